@@ -1,4 +1,5 @@
-//! Processes that count exactly on the records of one store, each a shard with the news it has heard and the disk it keeps.
+//! Processes with exact counts on the records of one store. Each has shards, a read position in the store's changes,
+//! and a disk.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use eventweir::upstream::{ListOptions, answer_from_store};
 
 use super::{SECOND, event, policy};
 
-/// Whether the request was carried out is unknown.
+/// The request may or may not have been executed.
 pub(crate) const LOST: Answer = Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout });
 
-/// What every test with an upstream shares.
+/// The state that all tests with an upstream share.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) processes: Vec<Process>,
@@ -26,32 +27,32 @@ pub(crate) struct Cluster {
     pub(crate) store: Store,
     pub(crate) now: i64,
     pub(crate) admission: Admission,
-    /// Shards of each process.
+    /// Number of shards per process.
     shards: usize,
     lives: u32,
 }
 
-/// What the upstream's admission does with what is written.
+/// The change that the upstream's admission makes to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
     Nothing,
-    /// Changes the message of what is created.
+    /// Changes the message of each created event.
     ChangesMessage,
-    /// Removes all annotations of what is created or patched.
+    /// Removes all annotations of each created or patched event.
     StripsAnnotations,
 }
 
-/// A process with one shard or several, of which the first has the storm records of all.
+/// A process with one or more shards. The first shard owns the storm records of all.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) shards: Vec<Shard>,
     /// The name that its writes carry.
     pub(crate) writer: String,
     /// The revision up to which it has read the store's changes.
-    pub(crate) heard: u64,
-    /// The spool: what outlives the process, by shard and record.
+    pub(crate) read_revision: u64,
+    /// The spool, by shard and record. It survives a crash.
     pub(crate) disk: Disk,
-    /// Answers on their way to it.
+    /// Answers in flight, with the time of their arrival.
     pub(crate) answers: Vec<(i64, outbox::RecordId, Answer)>,
 }
 
@@ -62,7 +63,7 @@ impl Cluster {
         Self::sharded(processes, 1, settings, limits)
     }
 
-    /// As [`new`](Self::new), where each process has so many shards.
+    /// As [`new`](Self::new), with this many shards per process.
     pub(crate) fn sharded(processes: usize, shards: usize, settings: Settings, limits: shard::Settings) -> Self {
         let unlimited = store::Settings { ttl: Duration::ZERO, ..store::Settings::default() };
         let store = Store::new(unlimited, 1);
@@ -77,28 +78,28 @@ impl Cluster {
         Now { wall: self.now, mono: Mono(self.now - 1_772_000_000 * SECOND) }
     }
 
-    /// The next process on what an earlier one has kept.
-    pub(crate) fn begin(&mut self, kept: Disk) -> Process {
+    /// Starts the next process with the disk of an earlier one.
+    pub(crate) fn begin(&mut self, disk: Disk) -> Process {
         self.lives += 1;
         let first = Shard::new(KeySecret(7, 9), self.limits.clone(), 1);
         let mut others: Vec<Shard> = (1..self.shards).map(|_| first.another(2)).collect();
         others.iter_mut().for_each(Shard::fold_elsewhere);
         let writer = format!("life-{}", self.lives);
-        let (heard, disk, answers) = (self.store.revision(), Disk::new(), Vec::new());
+        let (read_revision, disk, answers) = (self.store.revision(), Disk::new(), Vec::new());
         let shards = std::iter::once(first).chain(others).collect();
-        let mut process = Process { shards, writer, heard, disk, answers };
+        let mut process = Process { shards, writer, read_revision, disk, answers };
         for (number, shard) in process.shards.iter_mut().enumerate() {
             shard.identify(&format!("{}.{number}", process.writer));
             shard.keep_journal();
         }
         let policy = policy(self.settings.clone());
-        for entry in kept.into_values() {
-            // That of a storm record follows from its group, so it may be any.
+        for entry in disk.into_values() {
+            // The shard of a storm record follows from its group, so any shard will do.
             let last = process.shards.len() - 1;
             let shard = if entry.kind == outbox::Kind::Storm { last } else { process.shard_of(&entry.event) };
             process.shards[shard].restore(entry, self.now(), &policy);
         }
-        process.keep(self.now());
+        process.commit(self.now());
         process
     }
 
@@ -106,7 +107,7 @@ impl Cluster {
         self.accept_all(who, event, 1);
     }
 
-    /// Accepts so many occurrences of an event.
+    /// Accepts this many occurrences of an event.
     pub(crate) fn accept_all(&mut self, who: usize, event: Event, occurrences: u32) {
         let (now, policy) = (self.now(), policy(self.settings.clone()));
         let process = &mut self.processes[who];
@@ -115,28 +116,28 @@ impl Cluster {
         process.hand_over(now);
     }
 
-    /// How far a process knows a client to have counted.
+    /// Returns the total that a process has for a client.
     pub(crate) fn counted_under(&mut self, who: usize, event: &Event) -> i64 {
         let (now, policy) = (self.now(), policy(self.settings.clone()));
         self.processes[who].counted_under(event, now, &policy)
     }
 
-    /// The same, as the line of the client says.
+    /// Returns the total in the client's line.
     pub(crate) fn line_of(&mut self, who: usize, event: &Event) -> i64 {
         let process = &mut self.processes[who];
         let shard = process.shard_of(event);
         process.shards[shard].line_of(event).unwrap_or(0).into()
     }
 
-    /// After so much time, what the first process would write.
+    /// Advances the clock by `passed` and returns the first process's next write.
     pub(crate) fn next(&mut self, passed: i64) -> Write {
         self.now += passed;
         let now = self.now();
-        self.processes[0].keep(now);
+        self.processes[0].commit(now);
         self.processes[0].next_write(now).unwrap().1
     }
 
-    pub(crate) fn carry_out(&mut self, request: &Request) -> Answer {
+    pub(crate) fn execute(&mut self, request: &Request) -> Answer {
         let now = self.now();
         let answer = match (self.admission, request) {
             (Admission::ChangesMessage, Request::Create { group, event }) => {
@@ -149,7 +150,7 @@ impl Cluster {
         if self.admission != Admission::StripsAnnotations || matches!(request, Request::Read { .. }) {
             return Answer::Stored(stored);
         }
-        // As a webhook would before it is stored: no reader sees it in between.
+        // As a webhook does before the event is stored: no reader may see it in between.
         let strip = |event: &mut Event| {
             event.metadata.rare = None;
             Ok(())
@@ -162,7 +163,7 @@ impl Cluster {
         self.settle_of(who, 0, record, answer);
     }
 
-    /// Hands the answer to a write of this shard.
+    /// Passes the answer to a write to its shard.
     pub(crate) fn settle_of(&mut self, who: usize, shard: usize, record: outbox::RecordId, answer: Answer) {
         let now = self.now();
         let process = &mut self.processes[who];
@@ -171,7 +172,7 @@ impl Cluster {
         assert!(process.balance().is_exact());
     }
 
-    /// Everything that the first process owes is written.
+    /// Writes until the first process owes nothing.
     pub(crate) fn write_all(&mut self) {
         for _ in 0..200 {
             if !self.processes[0].owes() {
@@ -179,18 +180,18 @@ impl Cluster {
             }
             self.now += SECOND;
             let now = self.now();
-            self.processes[0].keep(now);
+            self.processes[0].commit(now);
             self.write_now(0);
         }
-        panic!("delivery does not come to rest");
+        panic!("the process still owes writes after 200 seconds");
     }
 
-    /// Sends all that a process can send now. Returns whether there was anything.
+    /// Sends all writes that a process can send now. Returns whether there were any.
     pub(crate) fn write_now(&mut self, who: usize) -> bool {
         let (now, mut is_any) = (self.now(), false);
         while let Some((shard, write)) = self.processes[who].next_write(now) {
             is_any = true;
-            let answer = self.carry_out(&write.request);
+            let answer = self.execute(&write.request);
             self.settle_of(who, shard, write.record, answer);
         }
         is_any
@@ -201,13 +202,13 @@ impl Cluster {
         page.items.iter().map(|event| Event::clone(event)).collect()
     }
 
-    /// Occurrences that the store shows.
+    /// Returns the number of occurrences that the store shows.
     pub(crate) fn shown(&mut self) -> i32 {
         self.stored().iter().map(|event| event.count).sum()
     }
 
-    /// A process reads the next changes, or everything that there is.
-    pub(crate) fn hear(&mut self, who: usize, number: Option<usize>) {
+    /// Makes a process read this many changes of the watch, or list all events if `None`.
+    pub(crate) fn read_changes(&mut self, who: usize, number: Option<usize>) {
         let (now, policy) = (self.now(), policy(self.settings.clone()));
         let Some(number) = number else {
             let mut listed = Listed::default();
@@ -220,12 +221,12 @@ impl Cluster {
             }
             process.shards.iter_mut().for_each(|shard| shard.learn_list(&listed, now));
             process.hand_over(now);
-            process.heard = self.store.revision();
+            process.read_revision = self.store.revision();
             return;
         };
         let process = &mut self.processes[who];
-        for change in self.store.changes_since(process.heard).unwrap().take(number) {
-            process.heard = change.revision;
+        for change in self.store.changes_since(process.read_revision).unwrap().take(number) {
+            process.read_revision = change.revision;
             match (&change.before, &change.after) {
                 (_, Some(after)) => {
                     let shard = process.shard_of(after);
@@ -243,21 +244,21 @@ impl Cluster {
         }
     }
 
-    /// Ends a process without warning; the next one begins with what was kept.
+    /// Crashes a process and starts the next one with its disk.
     pub(crate) fn crash(&mut self, who: usize) {
-        let kept = std::mem::take(&mut self.processes[who].disk);
-        self.processes[who] = self.begin(kept);
+        let disk = std::mem::take(&mut self.processes[who].disk);
+        self.processes[who] = self.begin(disk);
     }
 }
 
 impl Process {
-    /// The number of the shard of an event's source: `node-0` is in the first. A storm record has no host.
+    /// Returns the index of the shard for an event's source: `node-0` is in the first. A storm record has no host.
     pub(crate) fn shard_of(&self, event: &Event) -> usize {
         let last = event.host().bytes().last().unwrap_or(b'0');
         usize::from(last) % self.shards.len()
     }
 
-    /// Hands over what folds into the storm records of the first shard, as `Shards` does after each change of a shard.
+    /// Moves folded records to the first shard, which owns the storm records, as `Shards` does after each change.
     pub(crate) fn hand_over(&mut self, now: Now) {
         let (home, others) = self.shards.split_first_mut().unwrap();
         for other in others {
@@ -265,7 +266,7 @@ impl Process {
         }
     }
 
-    /// The next write of any shard, with the shard's number.
+    /// Returns the next write of any shard, with the shard's index.
     pub(crate) fn next_write(&mut self, now: Now) -> Option<(usize, Write)> {
         for number in 0..self.shards.len() {
             let write = self.shards[number].next_write(now);
@@ -292,7 +293,7 @@ impl Process {
         }
     }
 
-    /// The ledger of all shards. What has moved between them waits.
+    /// Returns the sum of all shards' ledgers. Occurrences in transit between shards count as waiting.
     pub(crate) fn balance(&self) -> Balance {
         let mut sum = Balance::default();
         self.shards.iter().for_each(|shard| sum.merge(&shard.balance()));
@@ -305,8 +306,8 @@ impl Process {
         self.shards[shard].counted_under(event, &event.metadata.name, now, policy)
     }
 
-    /// What has changed is on the disk, of all shards in one instant.
-    pub(crate) fn keep(&mut self, now: Now) {
+    /// Writes the changes of all shards to the disk in one commit.
+    pub(crate) fn commit(&mut self, now: Now) {
         let changes: Vec<_> = self.shards.iter_mut().map(Shard::take_changes).collect();
         for (number, (shard, changes)) in self.shards.iter_mut().zip(changes).enumerate() {
             for (id, entry) in changes.records {

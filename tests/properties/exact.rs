@@ -1,4 +1,4 @@
-//! Processes that count exactly on the records of one store, whatever becomes of their answers, of their news and of themselves.
+//! Processes that count exactly on the records of one store despite lost answers, late watch events and crashes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::SECOND;
 use super::cluster::{Cluster, LOST, plain_event};
 use super::seeds::{Seed, fresh_seeds};
 
-/// A client patches the message of its event, which is another event then, under the same name; and the first one goes on happening.
+/// A client patches its event into another event under the same name, and the first event repeats.
 #[test]
 fn a_create_without_an_answer_is_not_taken_for_our_other_record_of_that_name() {
     for is_done in [false, true] {
@@ -22,20 +22,20 @@ fn a_create_without_an_answer_is_not_taken_for_our_other_record_of_that_name() {
             cluster.accept(0, plain_event(0, "BackOff", "second"));
             let write = cluster.next(0);
             if is_done {
-                cluster.carry_out(&write.request);
+                cluster.execute(&write.request);
             }
-            // The first is patched meanwhile, so that its version is the newer one.
+            // Patch the first record meanwhile, so that it has the newer resourceVersion.
             cluster.now += 10 * SECOND;
             cluster.accept(0, plain_event(0, "BackOff", "first"));
             let patch = cluster.next(0);
-            let answer = cluster.carry_out(&patch.request);
+            let answer = cluster.execute(&patch.request);
             cluster.settle(0, patch.record, answer);
             cluster.settle(0, write.record, LOST);
             if restarted {
                 let now = cluster.now();
-                cluster.processes[0].keep(now);
-                let kept = std::mem::take(&mut cluster.processes[0].disk);
-                cluster.processes[0] = cluster.begin(kept);
+                cluster.processes[0].commit(now);
+                let disk = std::mem::take(&mut cluster.processes[0].disk);
+                cluster.processes[0] = cluster.begin(disk);
             }
             cluster.write_all();
             assert_eq!((cluster.shown(), cluster.stored().len()), (3, 2), "{is_done} {restarted}");
@@ -43,49 +43,51 @@ fn a_create_without_an_answer_is_not_taken_for_our_other_record_of_that_name() {
     }
 }
 
-/// Fault: the second write left before it was kept that the first one was settled, and under which name the second is counted.
+/// Regression: the second write was sent before the journal had the settled first write and the second's name. The
+/// crash then counted it twice.
 #[test]
 fn a_record_of_an_earlier_process_survives_the_next_crash_between_its_writes() {
     let mut cluster = Cluster::new(1, Settings::default(), shard::Settings::default());
     cluster.accept(0, plain_event(0, "BackOff", "m"));
     let now = cluster.now();
-    cluster.processes[0].keep(now);
-    let kept = std::mem::take(&mut cluster.processes[0].disk);
-    cluster.processes[0] = cluster.begin(kept);
+    cluster.processes[0].commit(now);
+    let disk = std::mem::take(&mut cluster.processes[0].disk);
+    cluster.processes[0] = cluster.begin(disk);
     let write = cluster.next(0);
     cluster.accept(0, plain_event(0, "BackOff", "m"));
     let now = cluster.now();
-    cluster.processes[0].keep(now);
-    let answer = cluster.carry_out(&write.request);
+    cluster.processes[0].commit(now);
+    let answer = cluster.execute(&write.request);
     cluster.settle(0, write.record, answer);
     cluster.now += 2 * SECOND;
     let now = cluster.now();
     if let Some(write) = cluster.processes[0].shards[0].next_write(now) {
-        cluster.carry_out(&write.request);
+        cluster.execute(&write.request);
     }
-    let kept = std::mem::take(&mut cluster.processes[0].disk);
-    cluster.processes[0] = cluster.begin(kept);
+    let disk = std::mem::take(&mut cluster.processes[0].disk);
+    cluster.processes[0] = cluster.begin(disk);
     cluster.write_all();
     assert_eq!(cluster.shown(), 2);
 }
 
-/// How a random scenario goes.
+/// Parameters of a random scenario.
 #[derive(Debug, Clone, Copy)]
-struct Weather {
+struct Conditions {
     seed: u64,
     naming: Naming,
-    /// Another writer sets labels.
+    /// Whether another writer sets labels.
     labels: bool,
-    /// Processes end without warning, and what they have accepted is on their disks.
+    /// Whether processes crash and restart from their disks.
     crashes: bool,
 }
 
-/// Two processes count on the records of one store. Answers are lost or late, writes are done later or never, news come late.
-fn storm(weather: Weather) {
+/// Two processes count on the records of one store. Answers are lost or late, requests are executed late or never, and
+/// watch events arrive late.
+fn storm(conditions: Conditions) {
     const STEPS: usize = 300;
-    let mut rng = fastrand::Rng::with_seed(weather.seed);
+    let mut rng = fastrand::Rng::with_seed(conditions.seed);
     let settings = Settings {
-        naming: weather.naming,
+        naming: conditions.naming,
         burst_size: if rng.bool() { 3 } else { 1000 },
         qps: 0.05,
         max_events: const { std::num::NonZeroUsize::new(4).unwrap() },
@@ -105,7 +107,7 @@ fn storm(weather: Weather) {
         cluster.now += if calm { SECOND / 2 } else { rng.i64(0..SECOND * 3 / 2) };
         let now = cluster.now;
         let (due, rest): (Vec<_>, _) = late.into_iter().partition(|(at, _)| calm || *at <= now);
-        due.iter().for_each(|(_, request)| drop(cluster.carry_out(request)));
+        due.iter().for_each(|(_, request)| drop(cluster.execute(request)));
         late = rest;
         if !calm && rng.u32(..3) < 2 {
             let mut event = plain_event(step, ["A", "B"][rng.usize(..2)], "");
@@ -117,19 +119,19 @@ fn storm(weather: Weather) {
             cluster.accept(who, event);
             accepted += 1;
             let now = cluster.now();
-            cluster.processes[who].keep(now);
+            cluster.processes[who].commit(now);
         }
         for who in 0..2 {
-            weather_of(&mut cluster, who, &mut rng, &mut late, calm);
-            if weather.crashes && !calm && rng.u32(..80) == 0 {
-                let kept = std::mem::take(&mut cluster.processes[who].disk);
-                cluster.processes[who] = cluster.begin(kept);
+            step_of(&mut cluster, who, &mut rng, &mut late, calm);
+            if conditions.crashes && !calm && rng.u32(..80) == 0 {
+                let disk = std::mem::take(&mut cluster.processes[who].disk);
+                cluster.processes[who] = cluster.begin(disk);
                 if rng.bool() {
-                    cluster.hear(who, None);
+                    cluster.read_changes(who, None);
                 }
             }
         }
-        if weather.labels && !calm && rng.u32(..25) == 0 && !cluster.store.is_empty() {
+        if conditions.labels && !calm && rng.u32(..25) == 0 && !cluster.store.is_empty() {
             let events = cluster.stored();
             let (name, value, now) = (&rng.choice(events).unwrap().metadata.name, rng.u32(..), cluster.now());
             let label = |event: &mut Event| {
@@ -142,21 +144,21 @@ fn storm(weather: Weather) {
             break;
         }
     }
-    assert_eq!(cluster.shown(), accepted, "{weather:?}");
+    assert_eq!(cluster.shown(), accepted, "{conditions:?}");
 }
 
-/// What a process hears and does in one step of a storm.
-fn weather_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: &mut Vec<(i64, Request)>, calm: bool) {
+/// Executes the reads and writes of one process in one step.
+fn step_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: &mut Vec<(i64, Request)>, calm: bool) {
     let now = cluster.now;
     let answers = std::mem::take(&mut cluster.processes[who].answers);
     let (due, rest): (Vec<_>, _) = answers.into_iter().partition(|(at, ..)| calm || *at <= now);
     due.into_iter().for_each(|(_, record, answer)| cluster.settle(who, record, answer));
     cluster.processes[who].answers = rest;
     if calm || rng.bool() {
-        cluster.hear(who, Some(if calm { usize::MAX } else { rng.usize(0..5) }));
+        cluster.read_changes(who, Some(if calm { usize::MAX } else { rng.usize(0..5) }));
     }
     if rng.u32(..64) == 0 {
-        cluster.hear(who, None);
+        cluster.read_changes(who, None);
     }
     for _ in 0..4 {
         let time = cluster.now();
@@ -165,7 +167,7 @@ fn weather_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: 
         let answer = match fault {
             80..94 => LOST,
             94.. => Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::Overloaded }),
-            _ => cluster.carry_out(&write.request),
+            _ => cluster.execute(&write.request),
         };
         match fault {
             45..65 => cluster.processes[who].answers.push((now + rng.i64(0..5 * SECOND), write.record, answer)),
@@ -179,19 +181,19 @@ fn weather_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: 
     }
     if calm || rng.u32(..4) == 0 {
         let now = cluster.now();
-        cluster.processes[who].keep(now);
+        cluster.processes[who].commit(now);
     }
 }
 
-/// Fault: some occurrences were counted twice by two crashes.
+/// Regression: two crashes counted some occurrences twice.
 #[test]
-fn in_any_weather_each_occurrence_counts_once() {
+fn with_faults_and_crashes_each_occurrence_counts_once() {
     for seed in (0..12).chain(fresh_seeds()) {
         for labels in [false, true] {
             for crashes in [false, true] {
                 for naming in [Naming::Client, Naming::Deterministic] {
                     let _named = Seed(seed);
-                    storm(Weather { seed, naming, labels, crashes });
+                    storm(Conditions { seed, naming, labels, crashes });
                 }
             }
         }

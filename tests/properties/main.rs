@@ -1,5 +1,5 @@
-//! Properties of the core, driven through simulated weeks with random events and a random upstream.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+//! Properties of the core, tested over simulated weeks with random events and a random upstream.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails on any error")]
 
 mod cluster;
 mod exact;
@@ -27,19 +27,19 @@ const SECOND: i64 = 1_000_000_000;
 /// One step of a scenario.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A component reports.
+    /// A component reports an event `repeat` times.
     Event { object: u8, reason: u8, message: u8, warning: bool, repeat: u8 },
-    /// Time passes, in seconds.
+    /// Advances the clock by these seconds.
     Pass(u32),
     /// Everything stored upstream expires.
     Expire,
-    /// A client deletes one of the records that it can see, or that are still owed.
+    /// A client deletes a stored or waiting record.
     Delete(u8),
 }
 
-/// What the upstream does with the next requests, one after another.
+/// The upstream's reply to a request.
 #[derive(Debug, Clone, Copy)]
-enum Mood {
+enum Reply {
     Good,
     TooMany,
     ErrorBefore,
@@ -52,32 +52,32 @@ struct World {
     policy: Policy,
     now: i64,
     stored: BTreeMap<String, Event>,
-    /// Counts of records that expired and did not come back.
+    /// Counts of records that expired and were not created again.
     expired: BTreeMap<String, i32>,
-    moods: Vec<Mood>,
-    next_mood: usize,
+    replies: Vec<Reply>,
+    next_reply: usize,
     accepted: u64,
     dropped: u64,
-    /// Times of first tries of writes, by object and type: the budget they belong to.
+    /// Times of the first attempts of writes, by object and type, which have one budget.
     writes: HashMap<(String, String), Vec<i64>>,
     retried: HashMap<String, bool>,
     version: u64,
-    /// Names of deleted records: none of them comes back.
+    /// Names of deleted records, which must not be created again.
     deleted: std::collections::BTreeSet<String>,
-    /// Occurrences that deleted records showed.
+    /// Occurrences on deleted records.
     deleted_shown: u64,
 }
 
 impl World {
-    fn new(policy: Policy, settings: shard::Settings, moods: Vec<Mood>) -> Self {
+    fn new(policy: Policy, settings: shard::Settings, replies: Vec<Reply>) -> Self {
         Self {
             shard: Shard::new(KeySecret(7, 9), settings, 1),
             policy,
             now: 1_772_352_000 * SECOND,
             stored: BTreeMap::new(),
             expired: BTreeMap::new(),
-            moods,
-            next_mood: 0,
+            replies,
+            next_reply: 0,
             accepted: 0,
             dropped: 0,
             writes: HashMap::new(),
@@ -93,7 +93,7 @@ impl World {
     }
 
     fn report(&mut self, event: Event) {
-        self.now += 1; // names are made of nanoseconds
+        self.now += 1; // the name contains the time in nanoseconds
         let mut event = event;
         event.metadata.name = format!("{}.{:x}", event.involved_object.name, self.now).into();
         let (now, policy) = (self.now(), self.policy.clone());
@@ -104,7 +104,7 @@ impl World {
         self.deliver();
     }
 
-    /// Sends whatever can be sent now.
+    /// Sends all writes that can be sent now.
     fn deliver(&mut self) {
         for _ in 0..10_000 {
             let Some(write) = self.shard.next_write(self.now()) else { return };
@@ -112,10 +112,10 @@ impl World {
             self.shard.settle(write.record, answer, self.now());
             self.check();
         }
-        panic!("delivery does not come to rest");
+        panic!("delivery still has writes after 10,000");
     }
 
-    /// Lets time pass, waking the shard whenever it asks for it.
+    /// Advances the clock, and delivers at each wakeup of the shard.
     fn pass(&mut self, duration: Duration) {
         let end = self.now + i64::try_from(duration.as_nanos()).unwrap();
         for _ in 0..1_000_000 {
@@ -132,48 +132,48 @@ impl World {
                 }
             }
         }
-        panic!("the shard wakes for ever");
+        panic!("the shard still asks for wakeups after 1,000,000");
     }
 
-    fn mood(&mut self) -> Mood {
-        self.next_mood += 1;
-        if self.moods.is_empty() { Mood::Good } else { self.moods[self.next_mood % self.moods.len()] }
+    fn reply(&mut self) -> Reply {
+        self.next_reply += 1;
+        if self.replies.is_empty() { Reply::Good } else { self.replies[self.next_reply % self.replies.len()] }
     }
 
     fn answer(&mut self, write: &Write) -> Answer {
-        let mood = self.mood();
+        let reply = self.reply();
         self.note_write(write);
-        match mood {
-            Mood::Good => self.apply(&write.request),
-            Mood::TooMany => Answer::Retry(Retry {
+        match reply {
+            Reply::Good => self.apply(&write.request),
+            Reply::TooMany => Answer::Retry(Retry {
                 after: Some(Duration::from_secs(1)),
                 applied: Applied::No,
                 fault: Fault::Overloaded,
             }),
-            Mood::ErrorBefore => {
+            Reply::ErrorBefore => {
                 Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::ServerError })
             }
-            Mood::ErrorAfter => {
+            Reply::ErrorAfter => {
                 let _applied = self.apply(&write.request);
                 Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout })
             }
-            Mood::Refuses => Answer::Refused(Refusal {
+            Reply::Refuses => Answer::Refused(Refusal {
                 reason: RefusalReason::Invalid,
                 status: Box::new(Status::new(422, "Invalid", "no")),
             }),
         }
     }
 
-    /// A request that repeats a failed one pays no second token; everything else is a write of its budget.
+    /// Notes the write of a budget. A retry takes no second token.
     fn note_write(&mut self, write: &Write) {
-        if self.moods.iter().any(|mood| !matches!(mood, Mood::Good)) {
-            return; // repeats cannot be told from writes by their content
+        if self.replies.iter().any(|reply| !matches!(reply, Reply::Good)) {
+            return; // a retry has the same content as a first attempt
         }
         let event = match &write.request {
             Request::Create { event, .. } => event.as_ref().clone(),
             Request::Patch { name, .. } => match self.stored.get(name.as_str()) {
                 Some(event) => event.clone(),
-                None => return, // answered "not found" and created in the same try
+                None => return, // answered 404, and created in the same attempt
             },
             Request::Read { .. } | Request::Delete { .. } => return,
         };
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// Deletes a record as the face does: held, deleted upstream, forgotten.
+    /// Deletes a record as ingest does: pauses it, deletes it upstream, and evicts it.
     fn delete(&mut self, choice: u8) {
         let pending: Vec<Event> = self.shard.pending().map(|(event, _)| event.clone()).collect();
         let seen: BTreeMap<String, Event> = pending
@@ -228,7 +228,7 @@ impl World {
         let Some((name, event)) = seen.into_iter().nth(usize::from(choice)) else { return };
         let (now, policy) = (self.now(), self.policy.clone());
         let handle = self.shard.hold(&event, &name, Lead::Name, now, &policy);
-        self.deliver(); // nothing of the record goes out while it is held
+        self.deliver(); // a paused record is not written
         let stored = self.stored.remove(&name);
         self.deleted_shown += stored.map_or(0, |event| u64::try_from(event.count).unwrap());
         if let Some(handle) = handle {
@@ -250,7 +250,7 @@ impl World {
         counts.map(|count| u64::try_from(count).unwrap()).sum()
     }
 
-    /// Writes of one budget never exceed what a client-go bucket (burst 25, one per 300 s) grants in any stretch of time.
+    /// Checks that the writes of each budget never exceed the grant of a client-go bucket in any interval.
     fn check_budgets(&self, burst: f64, qps: f64) {
         for (budget, times) in &self.writes {
             for (first, from) in times.iter().enumerate() {
@@ -297,7 +297,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// The same with deletions.
+/// As [`steps`], with deletions.
 fn steps_and_deletes() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (0..4_u8, 0..50_u8, 0..30_u8, any::<bool>(), 1..20_u8).prop_map(|(object, reason, message, warning, repeat)| {
@@ -309,16 +309,16 @@ fn steps_and_deletes() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-fn moods() -> impl Strategy<Value = Vec<Mood>> {
-    let mood = prop_oneof![
-        4 => Just(Mood::Good),
-        1 => Just(Mood::TooMany),
-        1 => Just(Mood::ErrorBefore),
-        1 => Just(Mood::ErrorAfter),
+fn replies() -> impl Strategy<Value = Vec<Reply>> {
+    let reply = prop_oneof![
+        4 => Just(Reply::Good),
+        1 => Just(Reply::TooMany),
+        1 => Just(Reply::ErrorBefore),
+        1 => Just(Reply::ErrorAfter),
     ];
-    proptest::collection::vec(mood, 1..12).prop_map(|mut moods| {
-        moods.push(Mood::Good);
-        moods
+    proptest::collection::vec(reply, 1..12).prop_map(|mut replies| {
+        replies.push(Reply::Good);
+        replies
     })
 }
 
@@ -347,7 +347,7 @@ fn policy(settings: Settings) -> Policy {
     Policy { base: Arc::new(settings), rules: Vec::new() }
 }
 
-/// Long enough for every deferred record of these scenarios to find a token: one comes each five minutes.
+/// Long enough for each deferred record to get a token, at one per five minutes.
 const LONG: Duration = Duration::from_secs(60 * 86_400);
 
 proptest! {
@@ -370,7 +370,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_deleted_never_comes_back_and_is_accounted_for(steps in steps_and_deletes()) {
+    fn deleted_records_are_not_created_again_and_are_accounted_for(steps in steps_and_deletes()) {
         let mut world = World::new(policy(Settings::default()), shard::Settings::default(), Vec::new());
         run(&mut world, &steps);
         world.pass(LONG);
@@ -385,8 +385,8 @@ proptest! {
     }
 
     #[test]
-    fn faults_of_the_upstream_change_no_count(steps in steps(), moods in moods()) {
-        let mut world = World::new(policy(Settings::default()), shard::Settings::default(), moods);
+    fn faults_of_the_upstream_change_no_count(steps in steps(), replies in replies()) {
+        let mut world = World::new(policy(Settings::default()), shard::Settings::default(), replies);
         let steps: Vec<Step> = steps.into_iter().filter(|step| !matches!(step, Step::Expire)).collect();
         run(&mut world, &steps);
         world.pass(LONG);
@@ -411,7 +411,7 @@ proptest! {
             let sizes = world.shard.sizes();
             prop_assert!(sizes.sources <= size);
             prop_assert!(sizes.tracked_keys <= 2 * size, "{sizes:?}");
-            // A new record needs room; repeats and the one digest of each budget are always taken.
+            // A new record needs room. A repeat and the one digest per budget are accepted above the limit.
             prop_assert!(sizes.records <= size + 2 * size + 8, "{sizes:?}");
         }
         world.pass(LONG);
@@ -420,9 +420,9 @@ proptest! {
 
     #[test]
     fn refusals_are_lost_with_their_reason_and_nothing_else_is(steps in steps(), good in 0..3_usize) {
-        let mut moods = vec![Mood::Good; good];
-        moods.push(Mood::Refuses);
-        let mut world = World::new(policy(Settings::default()), shard::Settings::default(), moods);
+        let mut replies = vec![Reply::Good; good];
+        replies.push(Reply::Refuses);
+        let mut world = World::new(policy(Settings::default()), shard::Settings::default(), replies);
         let steps: Vec<Step> = steps.into_iter().filter(|step| !matches!(step, Step::Expire)).collect();
         run(&mut world, &steps);
         world.pass(LONG);
@@ -456,7 +456,7 @@ fn sixty_reasons_on_one_object_are_all_accounted_for() {
     assert_eq!(world.shown(), 60);
     let digests: Vec<&Event> = world.stored.values().filter(|event| event.reason == DIGEST_REASON).collect();
     assert_eq!(digests.len(), 1);
-    assert_eq!(digests[0].count, 35, "the last two have joined the digest of the 33 before them");
+    assert_eq!(digests[0].count, 35, "the last two are in the digest of the 33 before them");
     assert!(digests[0].message.contains("Reason25 x1"), "{}", digests[0].message);
     assert_eq!(world.stored.len(), 25 + 1);
 }
@@ -469,7 +469,7 @@ fn sixty_messages_on_one_object_are_all_accounted_for() {
     }
     world.pass(Duration::from_secs(3600));
     assert_eq!(world.shown(), 60);
-    assert_eq!(world.stored.len(), 10, "nine as they are, one combined");
+    assert_eq!(world.stored.len(), 10, "nine single events, one combined");
     let combined = world.stored.values().find(|event| event.message.starts_with("(combined")).unwrap();
     assert_eq!((combined.count, combined.message.as_str()), (51, "(combined from similar events): message 59"));
 }

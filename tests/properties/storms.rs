@@ -1,5 +1,5 @@
-//! Storms of many objects: what their groups' budgets allow is written, and everything that was accepted is shown.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Storms of many objects: writes stay within the groups' budgets, and each accepted occurrence is shown.
+#![expect(clippy::unwrap_used, reason = "a test fails on any error")]
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -20,13 +20,13 @@ use super::SECOND;
 const CEILING: Rate = Rate { qps: 40.0, burst: 400 };
 const GROUP: Rate = Rate { qps: 1.0, burst: 30 };
 
-/// Some shards of one process before one store, in simulated time.
+/// A process with two shards and a store, in simulated time.
 struct World {
     shards: Vec<Shard>,
     store: Store,
     policy: Policy,
     now: i64,
-    /// When each write was made, and of which group.
+    /// The time and group of each write.
     writes: Vec<(i64, String)>,
     accepted: u64,
 }
@@ -58,14 +58,14 @@ impl World {
     }
 
     fn accept(&mut self, event: Event) {
-        assert!(self.try_accept(event), "there is room");
+        assert!(self.try_accept(event), "the outbox has no room");
     }
 
-    /// Returns whether there was room.
+    /// Accepts an event. Returns whether the outbox had room.
     fn try_accept(&mut self, mut event: Event) -> bool {
-        // As clients name their events.
+        // Clients name their events in this form.
         event.metadata.name = format!("{}.{:x}", event.involved_object.name, self.accepted).into();
-        // As `Shards` does: by the source.
+        // `Shards` also chooses the shard by the source.
         let shard = event.source.host.len() % self.shards.len();
         let now = Now::at(self.now);
         let has_room = self.shards[shard].accept(event, 1, now, &self.policy).is_ok();
@@ -74,7 +74,7 @@ impl World {
         has_room
     }
 
-    /// As `Shards` does after each change of a shard.
+    /// Moves folded records, as `Shards` does after each change of a shard.
     fn hand_over(&mut self) {
         let now = Now::at(self.now);
         let (home, others) = self.shards.split_first_mut().unwrap();
@@ -89,7 +89,7 @@ impl World {
         write
     }
 
-    /// Lets a tenth of a second pass.
+    /// Advances the clock by a tenth of a second.
     fn tick(&mut self) {
         self.now += SECOND / 10;
         let now = Now::at(self.now);
@@ -102,7 +102,7 @@ impl World {
                             self.writes.push((self.now, group(&stored)));
                             Answer::Stored(Box::new(stored))
                         }
-                        // Combined records that begin in one instant have one name.
+                        // Combined records that begin at the same instant have the same name.
                         Err(_) => Answer::Exists,
                     },
                     Request::Patch { namespace, name, patch, claim, .. } => {
@@ -130,14 +130,14 @@ impl World {
         }
     }
 
-    fn rest(&mut self) {
+    fn run_until_idle(&mut self) {
         for _ in 0..100_000 {
             if !self.shards.iter().any(Shard::owes) {
                 return;
             }
             self.tick();
         }
-        panic!("never at rest");
+        panic!("a shard still owes writes after 10,000 seconds");
     }
 
     fn stored(&mut self) -> Vec<Event> {
@@ -156,7 +156,7 @@ impl World {
         self.stored().into_iter().filter(is_storm).collect()
     }
 
-    /// No group and not all together were written more often than their budgets allow, in any window.
+    /// Checks that the writes of each group, and all writes, stay within their budgets in any interval.
     fn check_budgets(&self, ceiling: Option<Rate>) {
         let mut groups: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
         for (at, group) in &self.writes {
@@ -172,7 +172,7 @@ impl World {
     }
 }
 
-/// The most that a bucket ever fell behind: it starts full, and each write takes a token.
+/// Checks the writes against a bucket: it is full at the start, and each write takes a token.
 fn within(times: &[i64], rate: Rate) {
     let mut tokens = f64::from(rate.burst);
     let mut last = times.first().copied().unwrap_or_default();
@@ -188,7 +188,7 @@ fn groups() -> GroupSettings {
     GroupSettings { ceiling: Some(CEILING), ..GroupSettings::default() }
 }
 
-/// 500 pods that cannot be scheduled, each minute for half an hour: client-go's correlator writes all 15,000.
+/// 500 pods that cannot be scheduled, reported every minute for half an hour. client-go's correlator writes all 15,000.
 #[test]
 fn pods_that_cannot_be_scheduled_cost_a_tenth() {
     let mut world = World::new(Some(GROUP), groups());
@@ -207,14 +207,14 @@ fn pods_that_cannot_be_scheduled_cost_a_tenth() {
             }
             world.tick();
             if minute == 0 && tenth == 150 {
-                assert!(!world.stored().is_empty(), "a Warning group shows within 15 s");
+                assert!(!world.stored().is_empty(), "no Warning event appears within 15 s");
             }
         }
     }
     let writes = world.writes.len();
     assert!(writes <= 1_500, "{writes} writes");
     let behind = world.now;
-    world.rest();
+    world.run_until_idle();
     assert!(world.now - behind <= 60 * SECOND, "{} s behind", (world.now - behind) / SECOND);
     assert_eq!(world.shown(), world.accepted);
     let storms = world.storms();
@@ -224,7 +224,7 @@ fn pods_that_cannot_be_scheduled_cost_a_tenth() {
     world.check_budgets(Some(CEILING));
 }
 
-/// Tens of thousands of objects with an event each of a few reasons, from many nodes.
+/// Tens of thousands of objects with one event per reason, from many nodes.
 #[test]
 fn pods_created_and_deleted_by_thousands_cost_a_tenth() {
     let mut world = World::new(Some(GROUP), groups());
@@ -241,7 +241,7 @@ fn pods_created_and_deleted_by_thousands_cost_a_tenth() {
     }
     let (writes, accepted) = (world.writes.len(), world.accepted);
     assert!(writes as u64 * 9 <= accepted, "{writes} of {accepted}");
-    world.rest();
+    world.run_until_idle();
     assert_eq!(world.shown(), accepted);
     world.check_budgets(Some(CEILING));
 }
@@ -266,7 +266,7 @@ fn a_group_has_one_storm_record_whatever_the_shard() {
     let storms = world.storms();
     assert_eq!(storms.len(), 1, "{storms:?}");
     assert!(storms[0].message.contains("from 2 reporters"), "{}", storms[0].message);
-    world.rest();
+    world.run_until_idle();
     assert_eq!(world.shown(), world.accepted);
     let balances = world.shards.iter().map(Shard::balance);
     let mut sum = Balance::default();
@@ -276,7 +276,7 @@ fn a_group_has_one_storm_record_whatever_the_shard() {
     assert_eq!(sum.ledger.received(), world.accepted);
 }
 
-/// Disk and upstream together hold all occurrences at each commit, although records of one shard fold in another.
+/// At each commit, disk and upstream together have all occurrences, although records of one shard fold in another.
 #[test]
 fn a_spool_has_each_folded_occurrence_once() {
     let mut world = World::new(Some(GROUP), groups());
@@ -287,7 +287,7 @@ fn a_spool_has_each_folded_occurrence_once() {
             storm(&mut world, "Failed");
         }
         world.tick();
-        // As `Shards` takes them: all in one instant. A commit takes a tenth of a second.
+        // `Shards` also takes the changes of all shards at one instant. A commit takes a tenth of a second.
         let changes: Vec<_> = world.shards.iter_mut().map(Shard::take_changes).collect();
         for (shard, changes) in changes.iter().enumerate() {
             for (id, entry) in &changes.records {
@@ -301,10 +301,14 @@ fn a_spool_has_each_folded_occurrence_once() {
             shard.changes_kept(&changes.held, now);
         }
     }
-    assert!(world.storms()[0].count > 400, "it is written although it folds on: {:?}", world.storms());
+    assert!(
+        world.storms()[0].count > 400,
+        "the storm record is written while records still fold into it: {:?}",
+        world.storms()
+    );
 }
 
-/// A single object that goes on to repeat is folded while the storm lasts, and does not prolong it.
+/// A single object that repeats is folded while the storm lasts, and does not prolong it.
 #[test]
 fn a_folded_object_begins_its_own_record_after_the_storm() {
     let mut world = World::new(Some(GROUP), groups());
@@ -317,7 +321,7 @@ fn a_folded_object_begins_its_own_record_after_the_storm() {
     let known = |world: &World, minute: i32| {
         let mut known = world.shards.iter().flat_map(|shard| shard.folded(Now::at(world.now).mono));
         let known = known.find(|event| event.involved_object.name == "job-499").unwrap();
-        assert_eq!(known.count, minute + 1, "what is known counts what has folded");
+        assert_eq!(known.count, minute + 1, "the folded event has all its occurrences");
     };
     for minute in 1..15 {
         world.accept(event("kubelet", "nn", "shop", "job-499", "FailedScheduling", "m"));
@@ -328,14 +332,14 @@ fn a_folded_object_begins_its_own_record_after_the_storm() {
         }
     }
     assert!(own(&mut world) >= 4, "{}", own(&mut world));
-    world.rest();
+    world.run_until_idle();
     assert_eq!(world.shown(), world.accepted);
     assert_eq!(world.storms().len(), 1);
 }
 
-/// What happens on an ordinary day costs what it did without groups.
+/// Without a storm, groups change no write.
 #[test]
-fn a_quiet_cluster_notices_nothing() {
+fn without_a_storm_groups_change_no_write() {
     let hour = |group, groups| {
         let mut world = World::new(group, groups);
         for second in 0..3600 {
@@ -360,9 +364,9 @@ fn a_quiet_cluster_notices_nothing() {
     assert_eq!(hour(Some(GROUP), groups()), hour(None, GroupSettings::default()));
 }
 
-/// One namespace in a storm, another with an event a minute.
+/// One namespace with a storm, another with an event per minute.
 #[test]
-fn who_makes_no_storm_is_shown_at_once() {
+fn a_namespace_without_a_storm_is_shown_at_once() {
     let mut world = World::new(Some(GROUP), groups());
     for tenth in 0..3_000 {
         for number in 0..20 {
@@ -382,14 +386,14 @@ fn who_makes_no_storm_is_shown_at_once() {
         world.tick();
         if tenth % 600 == 320 {
             let quiet = world.stored().iter().filter(|event| event.metadata.namespace == "quiet").count();
-            assert_eq!(quiet, tenth / 600 + 1, "shown after two seconds");
+            assert_eq!(quiet, tenth / 600 + 1, "the quiet namespace is shown after two seconds");
         }
     }
 }
 
-/// Random reasons, namespaces and names at full speed, which nothing but the limits holds.
+/// Random reasons, namespaces and names at full speed, bounded only by the limits.
 #[test]
-fn hostile_groups_stay_within_their_limits_and_harm_nobody() {
+fn hostile_groups_stay_within_their_limits_and_delay_no_others() {
     let groups = GroupSettings { max_groups: NonZeroUsize::new(200).unwrap(), ..groups() };
     let max_records = NonZeroUsize::new(4_000).unwrap();
     let mut world = World::with(Some(GROUP), outbox::Settings { groups, max_records, ..outbox::Settings::default() });
@@ -408,7 +412,7 @@ fn hostile_groups_stay_within_their_limits_and_harm_nobody() {
         world.tick();
         if tenth % 50 == 20 {
             let quiet = world.stored().iter().filter(|event| event.metadata.namespace == "quiet").count();
-            assert_eq!(quiet, shown, "shown after two seconds");
+            assert_eq!(quiet, shown, "the quiet namespace is shown after two seconds");
         }
         for shard in &world.shards {
             let sizes = shard.sizes();
@@ -416,7 +420,7 @@ fn hostile_groups_stay_within_their_limits_and_harm_nobody() {
             assert!(sizes.folded <= 10_000 && sizes.bytes < 64 << 20, "{sizes:?}");
         }
     }
-    assert!(refused > 0, "the flood reached the limit");
+    assert!(refused > 0, "the flood did not reach the limit");
     let waiting: u64 = world.shards.iter().map(|shard| shard.balance().total_waiting()).sum();
     assert_eq!(world.shown() + waiting, world.accepted);
     world.check_budgets(Some(CEILING));
@@ -425,7 +429,7 @@ fn hostile_groups_stay_within_their_limits_and_harm_nobody() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever arrives: budgets hold in every window, and everything accepted is shown in the end.
+    /// For any input, budgets hold in each interval, and everything accepted is shown at the end.
     #[test]
     fn budgets_hold_and_everything_is_shown(
         steps in proptest::collection::vec((0..40_usize, 0..3_usize, 0..3_usize, 0..40_u32), 1..400),
@@ -438,7 +442,7 @@ proptest! {
             world.accept(event("kubelet", &"n".repeat(pod % 3), &format!("ns-{namespace}"), &format!("p{pod}"), reason, "m"));
             (0..pause / 8).for_each(|_| world.tick());
         }
-        world.rest();
+        world.run_until_idle();
         prop_assert_eq!(world.shown(), world.accepted);
         world.check_budgets(ceiling);
     }

@@ -1,9 +1,12 @@
-//! Exhaustive search at small scope over the real `Shard` and `Store`: every order of a few actions, and every fate of each request.
+//! Exhaustive search at small scope over the real `Shard` and `Store`: all orders of a few actions, and all outcomes of
+//! each request.
 //!
-//! A state is reached by replaying a path of actions, so nothing has to be cloned; equal states are recognised by a hash of their
-//! `Debug` text. In every state everything comes to rest, and what the store shows is compared with what was accepted. A path that
-//! fails is printed. `EVENTWEIR_EXPLORE=2 cargo test --release --test properties explore` goes two actions deeper; with
-//! `-- --nocapture` each scope says how many states it has.
+//! A state is reached by replaying a path of actions, so nothing needs to be cloned. A hash of the states' `Debug` text
+//! detects equal states. From each state the search runs until all processes are idle, and compares the store with the
+//! accepted occurrences. It prints a path that fails.
+//!
+//! `EVENTWEIR_EXPLORE=2 cargo test --release --test properties explore` searches two actions deeper. With `-- --nocapture` each
+//! scope prints its number of states.
 
 mod scopes;
 mod storms;
@@ -22,28 +25,28 @@ use eventweir::shard::{self, Lead};
 use super::cluster::{Admission, Cluster, LOST, Process};
 use super::{SECOND, policy};
 
-/// How long after it was given up a request may still be carried out: less than an apiserver's request timeout.
+/// Time in which an abandoned request may still be executed: less than an apiserver's request timeout.
 const LIMBO: i64 = 60 * SECOND;
-/// Time within which everything has to come to rest.
-const TO_REST: i64 = 900 * SECOND;
+/// Time limit for all processes to become idle.
+const IDLE_LIMIT: i64 = 900 * SECOND;
 
-/// One step of a path. Numbers are of processes, or of requests on their way.
+/// One step of a path. A number is the index of a process, or of a request in flight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Act {
-    /// The next event of the script is accepted.
+    /// Accepts the next event of the script.
     Accept,
-    /// Two seconds pass.
+    /// Advances the clock by two seconds.
     Tick,
     Send(usize),
-    /// Carried out and answered.
+    /// The request is executed and answered.
     Done(usize),
-    /// Carried out, and the answer is lost.
+    /// The request is executed, and its answer is lost.
     DoneUnanswered(usize),
-    /// Not answered, and carried out later or never.
+    /// The request is not answered, and executed later or never.
     ToLimbo(usize),
-    /// Answered with 429.
+    /// The request is answered 429.
     Busy(usize),
-    /// A request in limbo is carried out.
+    /// A request in limbo is executed.
     Late(usize),
     /// Another writer sets a label on the newest object.
     Label,
@@ -51,48 +54,48 @@ enum Act {
     Delete,
     /// Another writer counts on the newest object.
     Count,
-    /// A client deletes the event of the script's first name.
+    /// A client deletes the event with the first name of the script.
     ClientDelete(usize),
-    /// The same, but the client's answer is lost after it was carried out.
+    /// As `ClientDelete`, but the answer is lost after the execution.
     ClientDeleteUnanswered(usize),
-    /// What has changed is on the disk.
+    /// The process commits its changes to disk.
     Commit(usize),
-    /// The process ends, and the next one begins with what is on its disk.
+    /// The process crashes, and the next one starts from its disk.
     Crash(usize),
     Drain(usize),
     List(usize),
-    /// One item of a watch.
+    /// The process reads one item of its watch.
     Watch(usize),
-    /// The process loses its aliases, and with them the totals of its clients (`ingest.maxAliases`).
+    /// The process evicts all aliases, and so the totals of its clients (`ingest.maxAliases`).
     ForgetAliases(usize),
 }
 
-/// What is explored.
+/// The parameters of a search.
 struct Scope {
     name: &'static str,
     settings: Settings,
     limits: shard::Settings,
     admission: Admission,
-    /// Who reports what.
+    /// The reported events, each with the process that receives it.
     script: Vec<(usize, Event)>,
-    /// Objects that are there already, made by others.
-    strangers: Vec<Event>,
+    /// Objects of other writers that exist at the start.
+    existing: Vec<Event>,
     processes: usize,
-    /// Shards of each process.
+    /// Number of shards per process.
     shards: usize,
-    /// Whether the events' counts are how often they happened since their clients last told their totals; see `totals.rs`.
+    /// Whether an event's count is the number of occurrences since its client's last report; see `totals.rs`.
     totals: bool,
-    /// How often aliases are lost.
+    /// Number of times that a process may evict its aliases.
     forgets: usize,
-    /// Whether a request without an answer may be carried out later.
+    /// Whether a request without an answer may be executed later.
     limbo: bool,
-    /// What may go wrong: lost answers, others' doings, crashes.
+    /// Number of faults: lost answers, changes by other writers, crashes.
     faults: usize,
     ticks: usize,
-    news: usize,
+    reads: usize,
     busy: bool,
     crashes: bool,
-    /// Whether what changes is on the disk at once.
+    /// Whether each change is committed to disk at once.
     commits_at_once: bool,
     labels: bool,
     deletes: bool,
@@ -120,25 +123,25 @@ struct Sim<'s> {
     next: usize,
     faults: usize,
     ticks: usize,
-    news: usize,
+    reads: usize,
     forgets: usize,
     /// Occurrences that clients have reported.
     happened: u64,
     drained: bool,
     client_deleted: bool,
-    /// Whether the client knows that it is gone: a DELETE without an answer beside a create in limbo leaves that open.
-    is_gone_for_good: bool,
-    /// Occurrences that others have counted.
+    /// Whether the deletion is final. It may not be after a DELETE without an answer while a create is in limbo.
+    is_deletion_final: bool,
+    /// Occurrences counted by other writers.
     others: i32,
-    /// The largest value of each tag that any object has had.
+    /// The largest value of each tag on any object.
     tags: BTreeMap<String, u64>,
     seen_revision: u64,
-    /// Occurrences that were on no disk when their process ended.
-    unkept: u64,
-    /// By process: what it had restored, and what it has accepted since its last commit.
+    /// Occurrences that were on no disk when their process crashed.
+    uncommitted: u64,
+    /// Occurrences restored per process, and those accepted since its last commit.
     restored: Vec<u64>,
     since_commit: Vec<u64>,
-    /// Occurrences of processes that have ended: lost by their ledgers.
+    /// Occurrences that the ledgers of earlier processes counted as lost.
     lost_before: u64,
     is_late: bool,
 }
@@ -149,8 +152,8 @@ impl<'s> Sim<'s> {
         let mut cluster = Cluster::sharded(scope.processes, scope.shards, settings, limits);
         cluster.admission = scope.admission;
         let now = cluster.now();
-        for stranger in &scope.strangers {
-            cluster.store.create(stranger.clone(), now).unwrap();
+        for event in &scope.existing {
+            cluster.store.create(event.clone(), now).unwrap();
         }
         let seen_revision = cluster.store.revision();
         Self {
@@ -162,16 +165,16 @@ impl<'s> Sim<'s> {
             next: 0,
             faults: scope.faults,
             ticks: scope.ticks,
-            news: scope.news,
+            reads: scope.reads,
             forgets: scope.forgets,
             happened: 0,
             drained: false,
             client_deleted: false,
-            is_gone_for_good: true,
-            others: scope.strangers.iter().map(|event| event.count).sum(),
+            is_deletion_final: true,
+            others: scope.existing.iter().map(|event| event.count).sum(),
             tags: BTreeMap::new(),
             seen_revision,
-            unkept: 0,
+            uncommitted: 0,
             restored: vec![0; scope.processes],
             since_commit: vec![0; scope.processes],
             lost_before: 0,
@@ -200,8 +203,8 @@ impl<'s> Sim<'s> {
             when(flights < 2 && !self.is_idle(who), Act::Send(who));
             when(is_faulty && scope.crashes, Act::Crash(who));
             when(!scope.commits_at_once, Act::Commit(who));
-            when(scope.lists && self.news > 0, Act::List(who));
-            when(scope.watches && self.news > 0, Act::Watch(who));
+            when(scope.lists && self.reads > 0, Act::List(who));
+            when(scope.watches && self.reads > 0, Act::Watch(who));
             when(self.forgets > 0 && self.clients.has_aliases(who), Act::ForgetAliases(who));
         }
         for index in 0..self.flights.len() {
@@ -223,7 +226,7 @@ impl<'s> Sim<'s> {
         acts
     }
 
-    /// Whether a process says that it has nothing to write now.
+    /// Whether a process needs no wakeup now.
     fn is_idle(&self, who: usize) -> bool {
         let now = self.cluster.now().mono;
         self.cluster.processes[who].next_wakeup(now).is_none_or(|wakeup| wakeup > now)
@@ -234,13 +237,13 @@ impl<'s> Sim<'s> {
         let now = self.cluster.now();
         for who in 0..self.scope.processes {
             if self.is_idle(who) && self.cluster.processes[who].next_write(now).is_some() {
-                return Err(format!("{who} has a write which nothing would have woken"));
+                return Err(format!("process {who} has a write but no wakeup"));
             }
         }
         Ok(())
     }
 
-    #[expect(clippy::too_many_lines, reason = "one arm an action")]
+    #[expect(clippy::too_many_lines, reason = "one arm per action")]
     fn act(&mut self, act: Act) {
         match act {
             Act::Accept => {
@@ -260,13 +263,13 @@ impl<'s> Sim<'s> {
             }
             Act::Done(index) => {
                 let flight = self.flights.remove(index);
-                let answer = self.cluster.carry_out(&flight.write.request);
+                let answer = self.cluster.execute(&flight.write.request);
                 self.settle(&flight, answer);
             }
             Act::DoneUnanswered(index) => {
                 self.faults -= 1;
                 let flight = self.flights.remove(index);
-                self.cluster.carry_out(&flight.write.request);
+                self.cluster.execute(&flight.write.request);
                 self.settle(&flight, LOST);
             }
             Act::ToLimbo(index) => {
@@ -283,11 +286,11 @@ impl<'s> Sim<'s> {
             }
             Act::Late(index) => {
                 let (_, request) = self.limbo.remove(index);
-                self.cluster.carry_out(&request);
+                self.cluster.execute(&request);
             }
             Act::Label | Act::Delete | Act::Count => {
                 self.faults -= 1;
-                self.interfere(act);
+                self.change_as_other(act);
             }
             Act::ClientDelete(who) => self.client_delete(who, true),
             Act::ClientDeleteUnanswered(who) => {
@@ -305,12 +308,12 @@ impl<'s> Sim<'s> {
                 self.cluster.processes[who].drain(now);
             }
             Act::List(who) => {
-                self.news -= 1;
-                self.cluster.hear(who, None);
+                self.reads -= 1;
+                self.cluster.read_changes(who, None);
             }
             Act::Watch(who) => {
-                self.news -= 1;
-                self.cluster.hear(who, Some(1));
+                self.reads -= 1;
+                self.cluster.read_changes(who, Some(1));
             }
             Act::ForgetAliases(who) => {
                 self.forgets -= 1;
@@ -325,7 +328,7 @@ impl<'s> Sim<'s> {
 
     fn accept(&mut self, who: usize, event: Event) {
         if self.scope.totals {
-            self.tell(who, event);
+            self.report(who, event);
         } else {
             self.happened += 1;
             self.since_commit[who] += 1;
@@ -337,7 +340,7 @@ impl<'s> Sim<'s> {
         self.cluster.settle_of(flight.who, flight.shard, flight.write.record, answer);
     }
 
-    /// Reads cannot change anything, whenever they are carried out.
+    /// Puts an abandoned write into limbo. A late read has no effect, so reads are dropped.
     fn give_up(&mut self, request: Request) {
         if self.scope.limbo && !matches!(request, Request::Read { .. }) {
             self.limbo.push((self.cluster.now + LIMBO, request));
@@ -346,7 +349,7 @@ impl<'s> Sim<'s> {
 
     fn commit(&mut self, who: usize) {
         let now = self.cluster.now();
-        self.cluster.processes[who].keep(now);
+        self.cluster.processes[who].commit(now);
         self.since_commit[who] = 0;
     }
 
@@ -356,19 +359,19 @@ impl<'s> Sim<'s> {
         mine.into_iter().for_each(|flight| self.give_up(flight.write.request));
         let balance = self.cluster.processes[who].balance();
         self.lost_before += balance.ledger.total_lost();
-        self.unkept += self.since_commit[who].min(balance.total_waiting());
+        self.uncommitted += self.since_commit[who].min(balance.total_waiting());
         self.since_commit[who] = 0;
         self.restored[who] = self.cluster.processes[who].disk.values().map(|entry| entry.occurrences().total()).sum();
         self.cluster.crash(who);
         if self.scope.totals {
-            // It counts on nothing before it has listed what there is.
-            self.cluster.hear(who, None);
+            // It accepts clients only after its list.
+            self.cluster.read_changes(who, None);
             self.clients.forget_aliases(who);
         }
     }
 
-    /// What another writer does to the newest object.
-    fn interfere(&mut self, act: Act) {
+    /// Changes the newest object as another writer.
+    fn change_as_other(&mut self, act: Act) {
         let Some(event) = self.cluster.stored().into_iter().max_by_key(|event| event.metadata.resource_version.clone())
         else {
             return;
@@ -396,15 +399,15 @@ impl<'s> Sim<'s> {
         }
     }
 
-    /// As `ingest/delete.rs` does it.
+    /// Deletes an event as `ingest/delete.rs` does.
     fn client_delete(&mut self, who: usize, is_answered: bool) {
         self.client_deleted = true;
-        self.is_gone_for_good = is_answered || self.limbo.is_empty();
+        self.is_deletion_final = is_answered || self.limbo.is_empty();
         let (now, policy) = (self.cluster.now(), policy(self.scope.settings.clone()));
         let event = self.scope.script[0].1.clone();
         let shard = &mut self.cluster.processes[who].shards[0];
         let Some(handle) = shard.hold(&event, &event.metadata.name, Lead::Alias, now, &policy) else { return };
-        // A request on its way is waited for, and this one comes after it.
+        // The deletion waits for the request in flight, and is not part of this path.
         if shard.is_in_flight(&handle) {
             shard.release(&handle, now);
             self.client_deleted = false;
@@ -430,23 +433,24 @@ impl<'s> Sim<'s> {
         self.seen_revision = self.cluster.store.revision();
     }
 
-    /// Returns a hash of the state; `text` is a buffer that is used again.
-    fn print(&self, text: &mut String) -> u64 {
+    /// Returns a hash of the state; `text` is a reused buffer.
+    fn fingerprint(&self, text: &mut String) -> u64 {
         let Cluster { processes, store, now, .. } = &self.cluster;
         let state =
             ((processes, store, now), &self.clients, &self.flights, &self.limbo, &self.since_commit, &self.tags);
-        let budgets = (self.faults, self.ticks, self.news, self.forgets);
-        let numbers = (self.next, self.happened, budgets, self.drained, self.client_deleted, self.unkept);
+        let budgets = (self.faults, self.ticks, self.reads, self.forgets);
+        let numbers = (self.next, self.happened, budgets, self.drained, self.client_deleted, self.uncommitted);
         text.clear();
         write!(text, "{state:?}{numbers:?}").unwrap();
         BuildHasherDefault::<DefaultHasher>::default().hash_one(text)
     }
 
-    /// Everything comes to rest. Requests in limbo are carried out first or, where `is_late`, as late as can be.
-    fn rest(&mut self) -> Result<(), String> {
+    /// Accepts the rest of the script, and runs until all processes are idle. If `is_late`, requests in limbo are
+    /// executed as late as possible, otherwise first.
+    fn finish(&mut self) -> Result<(), String> {
         while self.next < self.scope.script.len() {
             if !self.may_accept() {
-                self.come_to_rest()?;
+                self.run_until_idle()?;
             }
             self.act(Act::Accept);
         }
@@ -456,35 +460,35 @@ impl<'s> Sim<'s> {
             }
             self.act(Act::Drain(0));
         }
-        self.come_to_rest()?;
+        self.run_until_idle()?;
         if self.scope.totals {
-            self.tell_all();
-            self.come_to_rest()?;
+            self.report_all();
+            self.run_until_idle()?;
         }
         Ok(())
     }
 
-    fn come_to_rest(&mut self) -> Result<(), String> {
+    fn run_until_idle(&mut self) -> Result<(), String> {
         while !self.flights.is_empty() {
             self.act(Act::Done(0));
         }
         if !self.is_late {
             self.release_limbo(i64::MAX);
         }
-        let until = self.cluster.now + TO_REST;
+        let until = self.cluster.now + IDLE_LIMIT;
         while !self.limbo.is_empty() || self.cluster.processes.iter().any(Process::owes) {
             if self.cluster.now >= until {
-                return Err("never at rest".into());
+                return Err("a process is not idle after 900 s".into());
             }
             let wakeups: Vec<Option<Mono>> = self.wakeups();
             self.cluster.now += self.turn(&wakeups);
             let now = self.cluster.now();
-            // Those that end within this second.
+            // Execute the requests whose limbo ends within this second.
             self.release_limbo(self.cluster.now + SECOND);
             for (who, wakeup) in wakeups.into_iter().enumerate() {
-                self.cluster.processes[who].keep(now);
+                self.cluster.processes[who].commit(now);
                 if self.cluster.write_now(who) && wakeup.is_none_or(|wakeup| wakeup > now.mono) {
-                    return Err(format!("a write at {now:?} which nothing would have woken: {wakeup:?}"));
+                    return Err(format!("a write at {now:?}, but the wakeup is {wakeup:?}"));
                 }
             }
         }
@@ -500,14 +504,14 @@ impl<'s> Sim<'s> {
         (next / SECOND - 1).max(1) * SECOND
     }
 
-    /// When each process would ask for its next write, after all that can be written now is.
+    /// Sends all writes that can be sent now, and returns the next wakeup of each process.
     fn wakeups(&mut self) -> Vec<Option<Mono>> {
         let now = self.cluster.now();
         let mut wakeups = Vec::new();
         for who in 0..self.scope.processes {
-            self.cluster.processes[who].keep(now);
+            self.cluster.processes[who].commit(now);
             self.cluster.write_now(who);
-            self.cluster.processes[who].keep(now);
+            self.cluster.processes[who].commit(now);
             wakeups.push(self.cluster.processes[who].next_wakeup(now.mono));
         }
         wakeups
@@ -517,39 +521,39 @@ impl<'s> Sim<'s> {
         let (due, rest) = std::mem::take(&mut self.limbo).into_iter().partition(|(until, _)| *until < before);
         self.limbo = rest;
         let due: Vec<(i64, Request)> = due;
-        due.iter().for_each(|(_, request)| drop(self.cluster.carry_out(request)));
+        due.iter().for_each(|(_, request)| drop(self.cluster.execute(request)));
     }
 
-    /// What must hold when everything is at rest.
+    /// Checks the invariants of an idle state.
     fn check(&mut self) -> Result<(), String> {
         self.note_tags();
         let objects = self.cluster.stored();
-        let told = || {
-            let told =
+        let listing = || {
+            let line =
                 |event: &Event| format!("{} {} x{} {:?}", event.metadata.name, event.reason, event.count, tags(event));
-            objects.iter().map(told).collect::<Vec<_>>().join(", ")
+            objects.iter().map(line).collect::<Vec<_>>().join(", ")
         };
         let ledgers: Vec<_> = self.cluster.processes.iter().map(|process| process.balance().ledger).collect();
         let lost = self.lost_before + ledgers.iter().map(|ledger| ledger.total_lost()).sum::<u64>();
         let accepted = self.happened - lost;
-        // What a client has deleted before its write was answered counts as lost, and its tag may have been there all the same.
+        // A client's DELETE before the answer to the write counts as lost, although the tag may have been stored.
         let at_most = if self.client_deleted { self.happened } else { accepted };
-        // What is lost with a process comes again with its client's next total.
-        let bounds = if self.scope.totals { accepted..=accepted } else { accepted - self.unkept..=at_most };
+        // Occurrences lost in a crash are part of the client's next total.
+        let bounds = if self.scope.totals { accepted..=accepted } else { accepted - self.uncommitted..=at_most };
         let has_tags = self.scope.admission != Admission::StripsAnnotations;
         let counted: u64 = self.tags.values().sum();
         if has_tags && !bounds.contains(&counted) {
-            return Err(format!("{bounds:?} occurrences, tags say {counted}: {}", told()));
+            return Err(format!("{bounds:?} occurrences, tags count {counted}: {}", listing()));
         }
         let shown =
             u64::try_from(objects.iter().map(|event| event.count).sum::<i32>() - self.others).unwrap_or(u64::MAX);
         if !(self.scope.deletes || self.scope.client_deletes || bounds.contains(&shown)) {
-            return Err(format!("{bounds:?} occurrences, {shown} shown: {}", told()));
+            return Err(format!("{bounds:?} occurrences, {shown} shown: {}", listing()));
         }
-        // Of each object the tags and what others have counted.
+        // The count of each object is the sum of its tags and of other writers' occurrences.
         let tagged: u64 = objects.iter().flat_map(|event| tags(event).into_values()).sum();
         if has_tags && shown != tagged && !self.scope.deletes {
-            return Err(format!("{shown} shown, tags of what is there say {tagged}: {}", told()));
+            return Err(format!("{shown} shown, tags of the objects count {tagged}: {}", listing()));
         }
         for (process, (ledger, restored)) in self.cluster.processes.iter().zip(ledgers.iter().zip(&self.restored)) {
             let own: u64 =
@@ -558,24 +562,24 @@ impl<'s> Sim<'s> {
             let deleted = ledger.lost(LostReason::Deleted);
             if has_tags && !(own <= written + deleted && written <= own + restored) {
                 return Err(format!(
-                    "{} has written {written} of which {restored} were restored, its tags say {own}: {}",
+                    "{} wrote {written}, of which {restored} were restored, but its tags count {own}: {}",
                     process.writer,
-                    told()
+                    listing()
                 ));
             }
         }
-        if self.client_deleted && self.is_gone_for_good {
+        if self.client_deleted && self.is_deletion_final {
             let name = &self.scope.script[0].1.metadata.name;
             let others = self.scope.script.iter().filter(|(_, event)| event.metadata.name == *name).count();
             if others == 1 && objects.iter().any(|event| event.metadata.name == *name) {
-                return Err(format!("what was deleted is back: {}", told()));
+                return Err(format!("the deleted event exists again: {}", listing()));
             }
         }
-        if self.scope.totals { self.check_totals().map_err(|fault| format!("{fault}: {}", told())) } else { Ok(()) }
+        if self.scope.totals { self.check_totals().map_err(|fault| format!("{fault}: {}", listing())) } else { Ok(()) }
     }
 }
 
-/// The tags of an object, and how much each counts.
+/// Returns the tags of an object with their counts.
 fn tags(event: &Event) -> BTreeMap<String, u64> {
     let annotations = event.metadata.rare.as_deref().map(|rare| &rare.annotations);
     let tag = |(name, value): (&smol_str::SmolStr, &smol_str::SmolStr)| {
@@ -589,14 +593,14 @@ fn is_of(tag: &str, writer: &str) -> bool {
     tag == writer || tag.strip_prefix(writer).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// By how much deeper to search than CI does.
+/// Returns by how many actions to search deeper than in CI.
 #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
 fn deeper() -> usize {
     std::env::var("EVENTWEIR_EXPLORE").ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Searches a scope, and fails with the shortest path to a state from which something goes wrong.
-#[expect(clippy::print_stderr, reason = "how much was searched can be asked for")]
+/// Searches a scope, and fails with the shortest path to a wrong state.
+#[expect(clippy::print_stderr, reason = "the number of states is shown on request")]
 fn explore(scope: &Scope) {
     let (mut seen, mut text) = (HashSet::new(), String::new());
     let mut frontier: Vec<Vec<Act>> = vec![Vec::new()];
@@ -605,7 +609,7 @@ fn explore(scope: &Scope) {
         let mut next = Vec::new();
         for path in frontier {
             let mut sim = Sim::after(scope, &path);
-            if !seen.insert(sim.print(&mut text)) {
+            if !seen.insert(sim.fingerprint(&mut text)) {
                 continue;
             }
             let (acts, has_limbo) = (sim.enabled(), !sim.limbo.is_empty());
@@ -618,7 +622,7 @@ fn explore(scope: &Scope) {
                     sim = Sim::after(scope, &path);
                     sim.is_late = true;
                 }
-                faults.extend(sim.check_idle().and_then(|()| sim.rest()).and_then(|()| sim.check()).err());
+                faults.extend(sim.check_idle().and_then(|()| sim.finish()).and_then(|()| sim.check()).err());
             }
             if let Some(fault) = faults.pop() {
                 wrong.push((seen.len(), path, fault));
@@ -635,9 +639,9 @@ fn explore(scope: &Scope) {
         }
     }
     if let Some((states, path, fault)) = wrong.first() {
-        panic!("{}: after {states} states ({} wrong in all): {fault}\n  {path:?}", scope.name, wrong.len());
+        panic!("{}: after {states} states ({} are wrong): {fault}\n  {path:?}", scope.name, wrong.len());
     }
-    eprintln!("{}: {} states, none wrong", scope.name, seen.len());
+    eprintln!("{}: {} states, all correct", scope.name, seen.len());
 }
 
 fn scope(name: &'static str, script: Vec<(usize, Event)>) -> Scope {
@@ -647,7 +651,7 @@ fn scope(name: &'static str, script: Vec<(usize, Event)>) -> Scope {
         limits: shard::Settings::default(),
         admission: Admission::Nothing,
         script,
-        strangers: Vec::new(),
+        existing: Vec::new(),
         processes: 1,
         shards: 1,
         totals: false,
@@ -655,7 +659,7 @@ fn scope(name: &'static str, script: Vec<(usize, Event)>) -> Scope {
         limbo: true,
         faults: 1,
         ticks: 1,
-        news: 2,
+        reads: 2,
         busy: false,
         crashes: false,
         commits_at_once: true,

@@ -1,4 +1,4 @@
-//! What is explored: occurrences without totals of their own, in one shard.
+//! Scopes of occurrences without totals, in one shard.
 
 use std::num::NonZeroUsize;
 
@@ -13,7 +13,7 @@ fn plain() -> Event {
     plain_event(0, "BackOff", "m")
 }
 
-/// The same event of another container, under a name of its own.
+/// The same event of another container, under its own name.
 fn of_container(number: usize, message: &str) -> Event {
     plain_event(number, "Unhealthy", message)
 }
@@ -34,7 +34,7 @@ fn deterministic() -> Settings {
     Settings { naming: Naming::Deterministic, ..Settings::default() }
 }
 
-/// No token, so that what never was written folds when the process ends.
+/// Without tokens, unwritten records fold in the drain.
 fn without_tokens() -> Settings {
     Settings { burst_size: 0, qps: 0.05, ..Settings::default() }
 }
@@ -87,7 +87,7 @@ fn a_drain_with_a_budget_for_each_reason() {
     explore(&Scope {
         settings: Settings { spam_key, ..without_tokens() },
         drains: true,
-        ..scope("drain, budget a reason", script.collect())
+        ..scope("drain, budget per reason", script.collect())
     });
 }
 
@@ -135,7 +135,7 @@ fn two_replicas_under_one_name() {
 }
 
 #[test]
-fn two_replicas_that_crash_and_hear_of_each_other() {
+fn two_replicas_that_crash_and_watch() {
     let script = vec![(0, plain()), (1, plain()), (0, plain())];
     explore(&Scope {
         settings: deterministic(),
@@ -144,12 +144,12 @@ fn two_replicas_that_crash_and_hear_of_each_other() {
         lists: true,
         watches: true,
         depth: 7,
-        ..scope("two replicas, crash, news", script)
+        ..scope("two replicas, crash, watch", script)
     });
 }
 
 #[test]
-fn a_source_that_was_forgotten_and_is_heard_of_again() {
+fn a_source_that_was_evicted_and_reports_again() {
     let limits = shard::Settings { max_sources: size(1), ..shard::Settings::default() };
     let mut other = plain_event(7, "Other", "o");
     other.source.component = "scheduler".into();
@@ -159,13 +159,19 @@ fn a_source_that_was_forgotten_and_is_heard_of_again() {
         (0, other),
         (0, plain()),
     ];
-    explore(&Scope { limits, lists: true, watches: true, depth: 9, ..scope("source forgotten", script) });
+    explore(&Scope { limits, lists: true, watches: true, depth: 9, ..scope("source evicted", script) });
 }
 
 #[test]
-fn a_record_of_before_whose_patch_is_in_limbo() {
+fn a_record_of_an_earlier_process_whose_patch_is_in_limbo() {
     let script = vec![(0, of_instance("a")), (0, of_instance("b")), (0, of_instance("a"))];
-    explore(&Scope { faults: 2, crashes: true, lists: true, depth: 9, ..scope("heard of after a crash", script) });
+    explore(&Scope {
+        faults: 2,
+        crashes: true,
+        lists: true,
+        depth: 9,
+        ..scope("read_revision of after a crash", script)
+    });
 }
 
 #[test]
@@ -202,17 +208,17 @@ fn admission_that_strips_annotations() {
 }
 
 #[test]
-fn a_stranger_under_the_name() {
-    let stranger = Event { reason: "Stranger".into(), count: 3, ..plain() };
-    let strangers = vec![stranger];
-    explore(&Scope { strangers, faults: 2, ..scope("stranger", vec![(0, plain()), (0, plain())]) });
+fn another_event_under_the_name() {
+    let other = Event { reason: "Other".into(), count: 3, ..plain() };
+    let existing = vec![other];
+    explore(&Scope { existing, faults: 2, ..scope("other event", vec![(0, plain()), (0, plain())]) });
 }
 
 #[test]
-fn an_equal_event_of_before_under_the_name() {
-    let strangers = vec![Event { count: 3, ..plain() }];
+fn an_equal_earlier_event_under_the_name() {
+    let existing = vec![Event { count: 3, ..plain() }];
     explore(&Scope {
-        strangers,
+        existing,
         faults: 2,
         lists: true,
         depth: 8,
@@ -243,14 +249,14 @@ fn another_writer_deletes_the_record() {
 }
 
 #[test]
-fn a_stranger_that_goes_while_a_create_is_in_limbo() {
-    let strangers = vec![Event { reason: "Stranger".into(), count: 3, ..plain() }];
+fn another_event_that_is_deleted_while_a_create_is_in_limbo() {
+    let existing = vec![Event { reason: "Other".into(), count: 3, ..plain() }];
     explore(&Scope {
-        strangers,
+        existing,
         deletes: true,
         faults: 3,
         depth: 8,
-        ..scope("stranger goes", vec![(0, plain()), (0, plain())])
+        ..scope("other event deleted", vec![(0, plain()), (0, plain())])
     });
 }
 

@@ -1,4 +1,4 @@
-//! What is explored of storm records: records of one group that fold, in one shard and from one shard to another.
+//! Scopes of storm records: records of one group that fold within a shard, and from one shard into another.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use eventweir::shard;
 use super::super::cluster::plain_event;
 use super::{Scope, explore, scope};
 
-/// Records of one group that has a single token, and folds soon.
+/// Records of one group with a single token that fold soon.
 fn storm(name: &'static str) -> Scope {
     let groups = GroupSettings { fold_after: Duration::from_secs(1), ..GroupSettings::default() };
     let outbox = outbox::Settings { groups, ..outbox::Settings::default() };
@@ -44,7 +44,7 @@ fn a_storm_record_in_a_drain() {
     explore(&Scope { drains: true, ..storm("storm, drain") });
 }
 
-/// As [`storm`], of two shards: the record that finds the token is in the one or in the other, and the storm record in the first.
+/// As [`storm`] with two shards: either shard's record gets the token, and the storm record is in the first shard.
 fn storm_of_two_shards(name: &'static str, order: [u8; 4]) -> Scope {
     let of_shard = |(number, host): (usize, u8)| {
         let mut event = plain_event(number, "BackOff", &number.to_string());
@@ -78,8 +78,8 @@ fn a_storm_record_of_two_shards_in_a_drain() {
 }
 
 #[test]
-fn a_storm_record_of_two_shards_of_sources_that_are_forgotten() {
-    // Two sources of one shard, of which it remembers one.
+fn a_storm_record_of_two_shards_of_sources_that_are_evicted() {
+    // Two sources of one shard, which has room for one.
     for order in [[1, 3, 1, 0], [3, 1, 0, 3]] {
         let mut scope = storm_of_two_shards("storm of two shards, evicted", order);
         scope.limits.max_sources = const { NonZeroUsize::new(1).unwrap() };

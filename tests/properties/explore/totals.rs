@@ -1,8 +1,8 @@
-//! Clients that count by themselves, as client-go does: each posts its event under a name of its own with a total of 1, and then
-//! tells by how much that has grown. A process that does not know what it told a client compares with what is known of the name.
+//! Clients that count by themselves, as client-go does. Each posts its event under its own name with a total of 1, and
+//! then reports larger totals. A process without the client's last total compares with the records that have the name.
 //!
-//! At the end each client tells once more, to a process without aliases. Then every occurrence is in exactly one count, and a process
-//! without memory reads from the store how far each client has counted.
+//! At the end each client reports once more, to a process without aliases. Then each occurrence is in exactly one
+//! count. A process without memory reads the total of each client from the store.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -13,22 +13,22 @@ use eventweir::event::Event;
 use super::super::cluster::{Disk, plain_event};
 use super::{Scope, Sim, explore, scope};
 
-/// By how much a client's last total grows: more than one, because any POST brings one occurrence.
+/// Growth of a client's last total: more than one, because any POST counts at least one occurrence.
 const LAST: i32 = 3;
 
-/// What clients know, and what processes know of them.
+/// The clients' totals, and the totals that processes have for them.
 #[derive(Debug)]
 pub(super) struct Clients {
     by_name: BTreeMap<String, Client>,
-    /// By process: the totals that it knows its clients were told.
+    /// The totals in the aliases of each process.
     aliases: Vec<BTreeMap<String, i32>>,
 }
 
 #[derive(Debug, Clone)]
 struct Client {
-    /// The process that it told last.
+    /// The process of its last report.
     who: usize,
-    /// Its event, with its total as the count.
+    /// The event, with the client's total as its count.
     event: Event,
 }
 
@@ -47,7 +47,7 @@ impl Clients {
 }
 
 impl Sim<'_> {
-    /// Whether the next client may tell its process. One that comes from another process comes after that has written everything.
+    /// Whether the next client may report. A client changes to another process only when the first one owes nothing.
     pub(super) fn may_accept(&self) -> bool {
         let (who, event) = &self.scope.script[self.next];
         match self.clients.by_name.get(event.metadata.name.as_str()) {
@@ -59,60 +59,60 @@ impl Sim<'_> {
         }
     }
 
-    /// As `ingest/occurrence.rs` counts what a client tells. `event` says how often it has happened since; one without a count brings one
-    /// occurrence, and its client tells no totals.
-    pub(super) fn tell(&mut self, who: usize, mut event: Event) {
+    /// Reports an event, and counts it as `ingest/occurrence.rs` does. The event's count is the number of occurrences
+    /// since the last report. A count of 0 is one occurrence of a client without totals.
+    pub(super) fn report(&mut self, who: usize, mut event: Event) {
         let name = event.metadata.name.to_string();
         let grown = event.count.abs();
         if grown == 0 {
-            self.bring(who, event, 1, 1);
+            self.accept_growth(who, event, 1, 1);
             return;
         }
         let before = self.clients.by_name.get(&name).filter(|_| event.count > 0).cloned();
         event.count = grown;
         if before.as_ref().is_some_and(|client| client.who != who) {
-            self.cluster.hear(who, None);
+            self.cluster.read_changes(who, None);
         }
         event.count += before.map_or(0, |client| client.event.count);
-        let brought = if event.count == 1 {
+        let growth = if event.count == 1 {
             1
         } else {
-            let told = self.clients.aliases[who].get(&name).copied();
-            let known = told.map_or_else(|| self.cluster.counted_under(who, &event), i64::from);
+            let alias = self.clients.aliases[who].get(&name).copied();
+            let known = alias.map_or_else(|| self.cluster.counted_under(who, &event), i64::from);
             (i64::from(event.count) - known.max(self.cluster.line_of(who, &event))).max(1)
         };
         self.clients.aliases[who].insert(name.clone(), event.count);
         self.clients.by_name.insert(name, Client { who, event: event.clone() });
-        self.bring(who, event, u32::try_from(brought).unwrap(), u64::try_from(grown).unwrap());
+        self.accept_growth(who, event, u32::try_from(growth).unwrap(), u64::try_from(grown).unwrap());
     }
 
-    fn bring(&mut self, who: usize, event: Event, brought: u32, happened: u64) {
+    fn accept_growth(&mut self, who: usize, event: Event, growth: u32, happened: u64) {
         self.happened += happened;
-        self.since_commit[who] += u64::from(brought);
-        self.cluster.accept_all(who, event, brought);
+        self.since_commit[who] += u64::from(growth);
+        self.cluster.accept_all(who, event, growth);
     }
 
-    /// Each client tells for the last time.
-    pub(super) fn tell_all(&mut self) {
+    /// Reports each client's final total.
+    pub(super) fn report_all(&mut self) {
         for Client { who, event } in self.clients.by_name.clone().into_values() {
             if !self.begins_again() {
                 self.clients.forget_aliases(who);
             }
-            self.hear_all(who);
-            self.tell(who, Event { count: LAST, ..event });
+            self.list_store(who);
+            self.report(who, Event { count: LAST, ..event });
         }
     }
 
-    /// Whether a client begins again under its name. The store then has the totals of all its series in one, and only the
-    /// process that knows its alias can tell what is new.
+    /// Whether a client begins again at 1 under its name. The store then has the sum of all its series, and only a
+    /// process with the client's alias can compute the growth.
     fn begins_again(&self) -> bool {
         self.scope.script.iter().any(|(_, event)| event.count < 0)
     }
 
-    /// A watch that is open has brought everything once all is at rest.
-    fn hear_all(&mut self, who: usize) {
+    /// Lists the store: an open watch has received everything once all processes are idle.
+    fn list_store(&mut self, who: usize) {
         if self.scope.watches {
-            self.cluster.hear(who, None);
+            self.cluster.read_changes(who, None);
         }
     }
 
@@ -123,14 +123,17 @@ impl Sim<'_> {
         let next = self.cluster.begin(Disk::new());
         self.cluster.processes.push(next);
         let reader = self.scope.processes;
-        self.cluster.hear(reader, None);
+        self.cluster.read_changes(reader, None);
         for Client { who, event } in self.clients.by_name.clone().into_values() {
-            self.hear_all(who);
+            self.list_store(who);
             for process in [who, reader] {
                 let known = self.cluster.counted_under(process, &event);
                 if known != i64::from(event.count) {
                     let name = &event.metadata.name;
-                    return Err(format!("process {process} knows {known} of {name}, which has told {}", event.count));
+                    return Err(format!(
+                        "process {process} has the total {known} of {name}, which has reported {}",
+                        event.count
+                    ));
                 }
             }
         }
@@ -138,25 +141,26 @@ impl Sim<'_> {
     }
 }
 
-/// An event of client number `number`, which has happened so often since; -1 for the first of a new series under the old
-/// name. All count on one record.
+/// Returns an event of this client with the number of occurrences since its last report; -1 begins a new series under
+/// the old name. All clients count on one record.
 fn happened(number: usize, count: i32) -> Event {
     Event { count, metadata: plain_event(number, "", "").metadata, ..plain_event(0, "BackOff", "m") }
 }
 
-/// Who tells: process, client, and how often its event has happened since.
+/// Each item of the script is a process, a client, and the number of its occurrences since its last report.
 fn totals(name: &'static str, script: &[(usize, usize, i32)]) -> Scope {
     let script = script.iter().map(|(who, number, count)| (*who, happened(*number, *count))).collect();
     Scope { totals: true, forgets: 1, depth: 7, ..scope(name, script) }
 }
 
 #[test]
-fn a_client_that_tells_totals() {
+fn a_client_with_totals() {
     let script = [(0, 0, 1), (0, 0, 1), (0, 0, 2)];
     explore(&Scope { faults: 2, labels: true, ..totals("totals", &script) });
     explore(&Scope { faults: 2, crashes: true, ..totals("totals, crash", &script) });
     let late = totals("totals, crash before the commit", &script);
-    // A request that is carried out after the next process has listed, and is in no spool, counts on top of the client's total.
+    // A request outside of the spool that is executed after the next process's list counts in addition to the client's
+    // total. So there is no limbo.
     explore(&Scope { faults: 2, crashes: true, limbo: false, commits_at_once: false, ..late });
 }
 
@@ -203,7 +207,7 @@ fn a_client_that_begins_again_under_its_name() {
 }
 
 #[test]
-fn a_client_whose_record_is_forgotten() {
+fn a_client_whose_record_is_evicted() {
     // The other event evicts the key of the client's record.
     let other = Event { count: 0, ..plain_event(1, "Other", "o") };
     let script = vec![(0, happened(0, 1)), (0, happened(0, 2)), (0, other), (0, happened(0, 1)), (0, happened(0, 1))];

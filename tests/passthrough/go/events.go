@@ -13,14 +13,14 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// recorder is the older recorder as everybody makes it.
+// recorder is the older recorder with the usual configuration.
 func (e env) recorder(host string) (record.EventRecorder, func()) {
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: e.client.CoreV1().Events("")})
 	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "pass", Host: host}), broadcaster.Shutdown
 }
 
-// oldRecorder: three replicas tell one thing 20 times each, and five things once. The recorder of each counts its own.
+// oldRecorder: three replicas report one event 20 times each, and five events once. Each recorder counts its own.
 func oldRecorder(ctx context.Context, e env) (string, error) {
 	const replicas, repeats, reasons = 3, 20, 5
 	return fmt.Sprintf("%d occurrences are %d records", replicas*(repeats+reasons), replicas+replicas*reasons),
@@ -32,10 +32,10 @@ func oldRecorder(ctx context.Context, e env) (string, error) {
 					recorder.Event(e.pod("old"), corev1.EventTypeWarning, "BackOff", "Back-off restarting failed container")
 				}
 				for n := range reasons {
-					recorder.Event(e.pod("old-reasons"), corev1.EventTypeNormal, fmt.Sprintf("Reason%d", n), "a reason of its own")
+					recorder.Event(e.pod("old-reasons"), corev1.EventTypeNormal, fmt.Sprintf("Reason%d", n), "a unique reason")
 				}
 			}
-			// Sources differ in their hosts, and so in their records.
+			// The sources differ in their hosts, so each has its own record.
 			if err := e.exactly(ctx, "old", replicas, replicas*repeats); err != nil {
 				return err
 			}
@@ -43,7 +43,7 @@ func oldRecorder(ctx context.Context, e env) (string, error) {
 		})
 }
 
-// newRecorder: a second occurrence begins a series at once; the newer recorder tells of more in a heartbeat only.
+// newRecorder: a second occurrence begins a series at once. The newer recorder reports later ones in a heartbeat only.
 func newRecorder(ctx context.Context, e env) (string, error) {
 	const reasons = 10
 	return fmt.Sprintf("%d occurrences are %d records", reasons+2, reasons+1), e.accounts(ctx, reasons+2, func() error {
@@ -59,7 +59,7 @@ func newRecorder(ctx context.Context, e env) (string, error) {
 		}
 		recorder.Eventf(e.pod("new"), nil, corev1.EventTypeWarning, "BackOff", "Restart", "Back-off restarting failed container")
 		for n := range reasons {
-			recorder.Eventf(e.pod("new-reasons"), nil, corev1.EventTypeNormal, fmt.Sprintf("Reason%d", n), "Try", "a reason of its own")
+			recorder.Eventf(e.pod("new-reasons"), nil, corev1.EventTypeNormal, fmt.Sprintf("Reason%d", n), "Try", "a unique reason")
 		}
 		if err := e.exactly(ctx, "new-reasons", reasons, reasons); err != nil {
 			return err
@@ -68,7 +68,7 @@ func newRecorder(ctx context.Context, e env) (string, error) {
 	})
 }
 
-// event is what a program without a recorder posts.
+// event returns an event as a program without a recorder posts it.
 func (e env) event(object, reason string) *corev1.Event {
 	now := metav1.Now()
 	return &corev1.Event{
@@ -78,8 +78,8 @@ func (e env) event(object, reason string) *corev1.Event {
 	}
 }
 
-// posts: 100 events without a recorder are one record at the apiserver, where they would have been 100. The names that their
-// clients were answered stand for it, and what is not there is not there.
+// posts: 100 events without a recorder are one record at the apiserver, which would store 100 without eventweir. The
+// names in the answers to the client are aliases of the record.
 func posts(ctx context.Context, e env) (string, error) {
 	const number = 100
 	var name string
@@ -98,41 +98,41 @@ func posts(ctx context.Context, e env) (string, error) {
 	}
 	read, err := e.client.CoreV1().Events(e.namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("the last name that was answered: %w", err)
+		return "", fmt.Errorf("the name in the last answer: %w", err)
 	}
 	listed, err := e.client.CoreV1().Events(e.namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=posts"})
 	if err != nil || len(listed.Items) != 1 || listed.Items[0].Count != number {
-		return "", fmt.Errorf("listed through eventweir: %d records, %w", len(listed.Items), err)
+		return "", fmt.Errorf("the list through eventweir has %d records: %w", len(listed.Items), err)
 	}
 	return fmt.Sprintf("%d occurrences are one record of count %d, read as %s", number, listed.Items[0].Count, read.Name), nil
 }
 
-// limited: eventweir has room for one record only, and writes one in five seconds. What it cannot take is stored by the
-// apiserver with the client's own token, at once; nothing is lost, and the recorder is quiet about it.
+// limited: eventweir has room for one record, and writes one per five seconds. The apiserver stores the other events at
+// once with the client's own token. Nothing is lost, and the recorder logs nothing.
 func limited(ctx context.Context, e env) (string, error) {
 	const reasons = 20
 	recorder, stop := e.recorder("node-1")
 	defer stop()
 	began := time.Now()
 	for n := range reasons {
-		recorder.Event(e.pod("limited"), corev1.EventTypeWarning, fmt.Sprintf("Reason%d", n), "a reason of its own")
+		recorder.Event(e.pod("limited"), corev1.EventTypeWarning, fmt.Sprintf("Reason%d", n), "a unique reason")
 	}
-	// The second of each finds its record, whoever has it.
+	// The second occurrence of each event finds its record, in eventweir or at the apiserver.
 	for n := range reasons {
-		recorder.Event(e.pod("limited"), corev1.EventTypeWarning, fmt.Sprintf("Reason%d", n), "a reason of its own")
+		recorder.Event(e.pod("limited"), corev1.EventTypeWarning, fmt.Sprintf("Reason%d", n), "a unique reason")
 	}
 	if err := e.exactly(ctx, "limited", reasons, reasons+5); err != nil {
 		return "", err
 	}
 	passed, err := e.metric(ctx, "eventweir_passthrough_requests_total", `kind="fallback"`)
 	if err == nil && passed < reasons/2 {
-		err = fmt.Errorf("%d requests of events went on, expected half of %d and more", passed, reasons)
+		err = fmt.Errorf("%d event requests were passed through, expected at least half of %d", passed, reasons)
 	}
-	return fmt.Sprintf("%d records after %.1f s, %d requests went on", reasons, time.Since(began).Seconds(), passed), err
+	return fmt.Sprintf("%d records after %.1f s, %d requests were passed through", reasons, time.Since(began).Seconds(), passed), err
 }
 
-// unknown: eventweir can neither have its callers reviewed nor write. Events of both recorders are stored by the apiserver
-// with the client's own token, and count what they count without eventweir.
+// unknown: eventweir can neither review its callers nor write. The apiserver stores the events of both recorders with
+// the client's own token, with the counts that they have without eventweir.
 func unknown(ctx context.Context, e env) (string, error) {
 	recorder, stop := e.recorder("node-1")
 	defer stop()
@@ -146,7 +146,7 @@ func unknown(ctx context.Context, e env) (string, error) {
 	}
 	newer := broadcaster.NewRecorder(scheme.Scheme, "eventweir.dev/pass")
 	for n := range 5 {
-		newer.Eventf(e.pod("unknown-new"), nil, corev1.EventTypeNormal, fmt.Sprintf("Reason%d", n), "Try", "a reason of its own")
+		newer.Eventf(e.pod("unknown-new"), nil, corev1.EventTypeNormal, fmt.Sprintf("Reason%d", n), "Try", "a unique reason")
 	}
 	if err := e.exactly(ctx, "unknown", 1, 10); err != nil {
 		return "", err
@@ -156,7 +156,7 @@ func unknown(ctx context.Context, e env) (string, error) {
 	}
 	passed, err := e.metric(ctx, "eventweir_passthrough_requests_total", `kind="fallback"`)
 	if err == nil && passed != 10+5 {
-		err = fmt.Errorf("%d requests of events went on, expected all 15", passed)
+		err = fmt.Errorf("%d event requests were passed through, expected all 15", passed)
 	}
-	return fmt.Sprintf("15 occurrences, and %d requests went on", passed), err
+	return fmt.Sprintf("15 occurrences, and %d requests were passed through", passed), err
 }

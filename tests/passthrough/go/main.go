@@ -1,5 +1,6 @@
-// Command pass is what runs in a pod whose apiserver is eventweir in pass-through: client-go and a controller-runtime
-// manager, configured by the service account's folder and two variables. What they did is then looked up at the apiserver.
+// Command pass runs client-go and a controller-runtime manager as in a pod whose apiserver is eventweir in
+// pass-through. The service account's folder and two variables configure them. The checks read the results from the
+// apiserver.
 package main
 
 import (
@@ -27,13 +28,13 @@ import (
 
 const deadline = 30 * time.Second
 
-// env is a pod, and the administrator who looks at what it does.
+// env is a pod, and the administrator who checks its results.
 type env struct {
 	namespace string
-	// config is the pod's, as client-go finds it; client is made from it.
+	// config is the pod's configuration, as client-go reads it. client uses it.
 	config *rest.Config
 	client kubernetes.Interface
-	// admin goes straight to the apiserver.
+	// admin connects directly to the apiserver.
 	adminConfig *rest.Config
 	admin       kubernetes.Interface
 	metrics     string
@@ -102,7 +103,7 @@ func environment() (e env, err error) {
 	if e.adminConfig, err = clientcmd.BuildConfigFromFlags("", os.Getenv("ADMIN")); err != nil {
 		return e, err
 	}
-	// client-go's own limit of requests would only slow the test.
+	// client-go's own rate limit would only slow down the test.
 	e.config.QPS, e.adminConfig.QPS = -1, -1
 	if e.client, err = kubernetes.NewForConfig(e.config); err != nil {
 		return e, err
@@ -111,7 +112,7 @@ func environment() (e env, err error) {
 	return e, err
 }
 
-// await repeats a check until it passes; after the deadline it says what was wrong the last time.
+// await repeats a check until it passes. After the deadline it returns the check's last error.
 func await(ctx context.Context, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -128,7 +129,7 @@ func await(ctx context.Context, check func() error) error {
 	}
 }
 
-// events are the records about an object, as the apiserver has them, and what they count together.
+// events returns the apiserver's records about an object, and the sum of their counts.
 func (e env) events(ctx context.Context, object string) ([]corev1.Event, int, error) {
 	list, err := e.admin.CoreV1().Events(e.namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + object})
 	if err != nil {
@@ -145,8 +146,8 @@ func (e env) events(ctx context.Context, object string) ([]corev1.Event, int, er
 	return list.Items, total, nil
 }
 
-// exactly waits until the apiserver has these records about an object, which count as many together, and eventweir has
-// nothing left to write.
+// exactly waits until the apiserver has this number of records about an object with this sum of counts, and nothing
+// waits in eventweir.
 func (e env) exactly(ctx context.Context, object string, records, total int) error {
 	return await(ctx, func() error {
 		if waiting, err := e.metric(ctx, "eventweir_ledger_waiting"); err != nil || waiting != 0 {
@@ -154,13 +155,13 @@ func (e env) exactly(ctx context.Context, object string, records, total int) err
 		}
 		have, count, err := e.events(ctx, object)
 		if err != nil || len(have) != records || count != total {
-			return fmt.Errorf("%d records about %s that count %d, expected %d and %d: %w", len(have), object, count, records, total, err)
+			return fmt.Errorf("%d records about %s with counts of %d in total, expected %d and %d: %w", len(have), object, count, records, total, err)
 		}
 		return nil
 	})
 }
 
-// metric is the sum of a family's samples that have all of these labels.
+// metric returns the sum of a family's samples that have all of these labels.
 func (e env) metric(ctx context.Context, family string, labels ...string) (int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.metrics, nil)
 	if err != nil {
@@ -189,7 +190,7 @@ func (e env) metric(ctx context.Context, family string, labels ...string) (int, 
 	return sum, nil
 }
 
-// ledger is what eventweir has received, written, rejected and lost.
+// ledger is the totals of eventweir's ledger.
 type ledger struct{ received, written, rejected, lost int }
 
 func (e env) ledger(ctx context.Context) (ledger, error) {
@@ -202,7 +203,7 @@ func (e env) ledger(ctx context.Context) (ledger, error) {
 	return ledger{values[0], values[1], values[2], values[3]}, failed
 }
 
-// accounts runs something that reports so many occurrences, and checks that eventweir has received and written as many.
+// accounts calls a function that reports these occurrences, and checks that eventweir has received and written as many.
 func (e env) accounts(ctx context.Context, occurrences int, what func() error) error {
 	before, err := e.ledger(ctx)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// labeller labels ConfigMaps whose data ask for it, and reports that with both recorders.
+// labeller labels ConfigMaps whose data requests it, and reports each label with both recorders.
 type labeller struct {
 	client.Client
 	old    record.EventRecorder
@@ -44,12 +44,12 @@ func (l *labeller) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Re
 		return ctrl.Result{}, err
 	}
 	l.passes.Add(1)
-	l.old.Event(&object, corev1.EventTypeNormal, "Labelled", "the older recorder tells")
-	l.newer.Eventf(&object, nil, corev1.EventTypeNormal, "Labelled", "Label", "the newer recorder tells")
+	l.old.Event(&object, corev1.EventTypeNormal, "Labelled", "reported by the older recorder")
+	l.newer.Eventf(&object, nil, corev1.EventTypeNormal, "Labelled", "Label", "reported by the newer recorder")
 	return ctrl.Result{}, nil
 }
 
-// managed is a running manager, the only one of this program.
+// managed is the running manager. The program starts only one.
 var managed struct {
 	labeller *labeller
 	ended    chan error
@@ -70,7 +70,7 @@ func manage(ctx context.Context, e env) error {
 	if err != nil {
 		return err
 	}
-	//nolint:staticcheck // Deprecated, and what most controllers use.
+	//nolint:staticcheck // Deprecated, but used by most controllers.
 	l := &labeller{Client: m.GetClient(), old: m.GetEventRecorderFor("labeller"), newer: m.GetEventRecorder("eventweir.dev/labeller")}
 	if err := ctrl.NewControllerManagedBy(m).For(&corev1.ConfigMap{}).Complete(l); err != nil {
 		return err
@@ -80,7 +80,7 @@ func manage(ctx context.Context, e env) error {
 	select {
 	case <-m.Elected():
 	case err := <-ended:
-		return fmt.Errorf("the manager has ended: %w", err)
+		return fmt.Errorf("the manager ended: %w", err)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -88,7 +88,7 @@ func manage(ctx context.Context, e env) error {
 	return nil
 }
 
-// label has the manager label a ConfigMap, and waits until it has.
+// label makes the manager label a ConfigMap, and waits for the label.
 func (e env) label(ctx context.Context, name, value string) error {
 	configMaps := e.admin.CoreV1().ConfigMaps(e.namespace)
 	object, err := configMaps.Get(ctx, name, metav1.GetOptions{})
@@ -112,12 +112,12 @@ func (e env) label(ctx context.Context, name, value string) error {
 	})
 }
 
-// manages: the manager is elected, sees ConfigMaps, patches them, and reports each twice, once with each recorder.
+// manages: the manager is elected, sees ConfigMaps, patches them, and reports each patch with both recorders.
 func manages(ctx context.Context, e env) (string, error) {
 	if err := manage(ctx, e); err != nil {
 		return "", err
 	}
-	// The election is reported too.
+	// The election is reported as an event.
 	if err := e.exactly(ctx, "manager", 1, 1); err != nil {
 		return "", err
 	}
@@ -129,7 +129,8 @@ func manages(ctx context.Context, e env) (string, error) {
 					return err
 				}
 			}
-			// An object's version is part of what the newer recorder goes by, so that it sends each as an event of its own.
+			// The newer recorder's key has the object's resourceVersion, so it sends each occurrence as a separate
+			// event.
 			if err := e.exactly(ctx, fmt.Sprintf("managed-%d", n), 2, times*2); err != nil {
 				return err
 			}
@@ -143,11 +144,11 @@ func manages(ctx context.Context, e env) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d patches, %d occurrences are %d records, the lease is %s's", managed.labeller.passes.Load(),
+	return fmt.Sprintf("%d patches, %d occurrences are %d records, the lease is held by %s", managed.labeller.passes.Load(),
 		objects*times*2, objects*2, *held.Spec.HolderIdentity), nil
 }
 
-// killed: eventweir is killed while the manager runs, and is started again; the manager goes on by itself, its lease too.
+// killed: eventweir is killed while the manager runs, and restarted. The manager continues, and keeps its lease.
 func killed(ctx context.Context, e env) (string, error) {
 	if err := manage(ctx, e); err != nil {
 		return "", err
@@ -192,7 +193,7 @@ func killed(ctx context.Context, e env) (string, error) {
 	if err := await(ctx, func() error {
 		now, renewed, err := lease()
 		if err != nil || now != holder || renewed.Before(began) {
-			return fmt.Errorf("the lease was %s's, is %s's, renewed %s: %w", holder, now, renewed, err)
+			return fmt.Errorf("the lease was held by %s, is held by %s, renewed %s: %w", holder, now, renewed, err)
 		}
 		return nil
 	}); err != nil {
@@ -200,11 +201,11 @@ func killed(ctx context.Context, e env) (string, error) {
 	}
 	select {
 	case err := <-managed.ended:
-		return "", fmt.Errorf("the manager has ended: %w", err)
+		return "", fmt.Errorf("the manager ended: %w", err)
 	default:
 	}
 	if now, err := os.ReadFile(e.pidFile); err != nil || string(now) == string(process) {
-		return "", errors.New("eventweir was not killed")
+		return "", errors.New("eventweir was not restarted")
 	}
 	return fmt.Sprintf("labelled %.1f s after the kill, counted after %.1f s, the lease is kept", seen.Seconds(), counted.Seconds()), nil
 }

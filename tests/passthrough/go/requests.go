@@ -31,7 +31,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// straight is the pod's configuration, but for the apiserver itself.
+// straight returns the pod's configuration with the address of the apiserver.
 func (e env) straight() *rest.Config {
 	config := rest.AnonymousClientConfig(e.adminConfig)
 	config.QPS = -1
@@ -39,8 +39,8 @@ func (e env) straight() *rest.Config {
 	return config
 }
 
-// answers: the same requests with the same token, straight and through eventweir, have the same answers: code, headers and
-// body, also refusals, compressed ones, and those in other formats.
+// answers: the same requests, directly and through eventweir, have the same answers: code, headers and body. They
+// include refusals, compressed answers and other formats.
 func answers(ctx context.Context, e env) (string, error) {
 	through, err := rest.TransportFor(e.config)
 	if err != nil {
@@ -88,14 +88,14 @@ func answers(ctx context.Context, e env) (string, error) {
 	return fmt.Sprintf("%d answers of %.1f MB are equal", compared, float64(size)/1e6), nil
 }
 
-// compare asks straight (0) and through eventweir (1), at most three times: between two answers the apiserver may have
-// written something, and a list tells the version of its time.
-func compare(asked func(int) (answer, error)) (answer, error) {
+// compare sends a request directly (0) and through eventweir (1), at most three times. Between two answers the
+// apiserver may have written an object, and a list has the resourceVersion of its time.
+func compare(request func(int) (answer, error)) (answer, error) {
 	var seen [2]answer
 	for range 3 {
 		for i := range seen {
 			var err error
-			if seen[i], err = asked(i); err != nil {
+			if seen[i], err = request(i); err != nil {
 				return answer{}, err
 			}
 		}
@@ -103,7 +103,7 @@ func compare(asked func(int) (answer, error)) (answer, error) {
 			return seen[0], nil
 		}
 	}
-	return answer{}, fmt.Errorf("%d %q %.300q straight, %d %q %.300q through eventweir",
+	return answer{}, fmt.Errorf("%d %q %.300q directly, %d %q %.300q through eventweir",
 		seen[0].code, seen[0].headers, seen[0].body, seen[1].code, seen[1].headers, seen[1].body)
 }
 
@@ -139,7 +139,7 @@ func send(ctx context.Context, transport http.RoundTripper, method, url string, 
 	got := answer{code: response.StatusCode, body: text}
 	for name, values := range response.Header {
 		switch name {
-		// Each answer has its own.
+		// These differ in each answer.
 		case "Audit-Id", "Date", "Last-Modified":
 			values = []string{"…"}
 		}
@@ -152,14 +152,14 @@ func send(ctx context.Context, transport http.RoundTripper, method, url string, 
 	return got, err
 }
 
-// refusals: an event of a caller that may not write it, or whom nobody knows, is answered as straight. Eventweir lets nobody
-// be anonymous, so that without a token it answers as an apiserver does that lets nobody either.
+// refusals: an event of a caller without rights or with an invalid token has the same answer as from the apiserver.
+// Eventweir has no anonymous users, so without a token it answers as an apiserver without them does.
 func refusals(ctx context.Context, e env) (string, error) {
 	body, err := json.Marshal(e.event("refused", "Refused"))
 	if err != nil {
 		return "", err
 	}
-	told := []string{}
+	codes := []string{}
 	for _, token := range []string{"nobody-token", "reader-token", "not-a-token", ""} {
 		straight := token
 		if token == "" {
@@ -178,14 +178,14 @@ func refusals(ctx context.Context, e env) (string, error) {
 			}
 		}
 		if seen[0].code != seen[1].code || !bytes.Equal(bytes.TrimSpace(seen[0].body), bytes.TrimSpace(seen[1].body)) {
-			return "", fmt.Errorf("%q: %d %s straight, %d %s through eventweir", token, seen[0].code, seen[0].body, seen[1].code, seen[1].body)
+			return "", fmt.Errorf("%q: %d %s directly, %d %s through eventweir", token, seen[0].code, seen[0].body, seen[1].code, seen[1].body)
 		}
-		told = append(told, strconv.Itoa(seen[0].code))
+		codes = append(codes, strconv.Itoa(seen[0].code))
 	}
-	return strings.Join(told, ", "), e.exactly(ctx, "refused", 0, 0)
+	return strings.Join(codes, ", "), e.exactly(ctx, "refused", 0, 0)
 }
 
-// informer: what the administrator does is seen.
+// informer: an informer sees the administrator's changes.
 func informer(ctx context.Context, e env) (string, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(e.client, 0, informers.WithNamespace(e.namespace))
 	seen := make(chan string, 100)
@@ -201,7 +201,7 @@ func informer(ctx context.Context, e env) (string, error) {
 	defer stop()
 	factory.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), configMaps.HasSynced) {
-		return "", errors.New("the informer never has the list")
+		return "", errors.New("the informer did not receive the list")
 	}
 	configMapsOf := e.admin.CoreV1().ConfigMaps(e.namespace)
 	made, err := configMapsOf.Create(ctx, configMap("informed"), metav1.CreateOptions{})
@@ -220,14 +220,14 @@ func informer(ctx context.Context, e env) (string, error) {
 			select {
 			case got = <-seen:
 			case <-time.After(deadline):
-				return "", fmt.Errorf("the informer never tells: %s", expected)
+				return "", fmt.Errorf("the informer did not report: %s", expected)
 			}
 		}
 	}
 	return "added, updated and deleted", nil
 }
 
-// lease: it is got, renewed, and given back.
+// lease: a lease is acquired, renewed and released.
 func lease(ctx context.Context, e env) (string, error) {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Name: "leader", Namespace: e.namespace}, Client: e.client.CoordinationV1(),
@@ -250,7 +250,7 @@ func lease(ctx context.Context, e env) (string, error) {
 	select {
 	case <-leading:
 	case <-time.After(deadline):
-		return "", errors.New("the lease is never got")
+		return "", errors.New("the lease was not acquired")
 	}
 	var holder string
 	var renewed int
@@ -270,10 +270,10 @@ func lease(ctx context.Context, e env) (string, error) {
 	})
 	stop()
 	<-ended
-	return fmt.Sprintf("held by %s, seen renewed %d times", holder, renewed), err
+	return fmt.Sprintf("held by %s, renewed at least %d times", holder, renewed), err
 }
 
-// patches: of all kinds.
+// patches: patches of all types.
 func patches(ctx context.Context, e env) (string, error) {
 	configMaps := e.client.CoreV1().ConfigMaps(e.namespace)
 	if _, err := configMaps.Create(ctx, configMap("patched"), metav1.CreateOptions{}); err != nil {
@@ -335,13 +335,13 @@ func webSocket(ctx context.Context, e env) (string, error) {
 	if _, err := e.admin.CoreV1().ConfigMaps(e.namespace).Create(ctx, configMap("socket"), metav1.CreateOptions{}); err != nil {
 		return "", err
 	}
-	for told := 0; ; told++ {
+	for events := 0; ; events++ {
 		var event struct {
 			Type   string
 			Object corev1.ConfigMap
 		}
 		if err := websocket.JSON.Receive(connection, &event); err != nil {
-			return "", fmt.Errorf("after %d events: %w", told, err)
+			return "", fmt.Errorf("after %d events: %w", events, err)
 		}
 		if event.Type == "ADDED" && event.Object.Name == "socket" {
 			break
@@ -351,10 +351,10 @@ func webSocket(ctx context.Context, e env) (string, error) {
 	if err == nil && tunnels < 1 {
 		err = errors.New("eventweir counts no upgrade")
 	}
-	return fmt.Sprintf("told over %d tunnel", tunnels), err
+	return fmt.Sprintf("an event over %d tunnel", tunnels), err
 }
 
-// watchDelay: two watches straight and one through eventweir tell of the same changes; how much later is the last one?
+// watchDelay: two direct watches and one through eventweir receive the same changes. Limits the delay of the last one.
 func watchDelay(ctx context.Context, e env) (string, error) {
 	const changes = 50
 	direct, err := kubernetes.NewForConfig(e.straight())
@@ -394,7 +394,7 @@ func watchDelay(ctx context.Context, e env) (string, error) {
 			select {
 			case at[i] = <-arrivals[i]:
 			case <-time.After(deadline):
-				return "", fmt.Errorf("watch %d of 3 never tells of change %d", i+1, n+1)
+				return "", fmt.Errorf("watch %d of 3 did not receive change %d", i+1, n+1)
 			}
 		}
 		between = append(between, at[1].Sub(at[0]).Abs())
@@ -402,9 +402,10 @@ func watchDelay(ctx context.Context, e env) (string, error) {
 	}
 	slices.Sort(between)
 	slices.Sort(later)
-	seen := fmt.Sprintf("later than straight: median %.2f ms, at most %.2f ms; two straight ones differ by %.2f ms, at most %.2f ms",
+	seen := fmt.Sprintf("later than directly: median %.2f ms, at most %.2f ms; "+
+		"two direct watches differ by %.2f ms, at most %.2f ms",
 		ms(later[changes/2]), ms(later[changes-1]), ms(between[changes/2]), ms(between[changes-1]))
-	// Nagle's algorithm with delayed acknowledgements would be 40 ms, a buffer for ever.
+	// Nagle's algorithm with delayed acknowledgements would add 40 ms, and a buffer would hold an event back.
 	if later[changes/2] > 30*time.Millisecond {
 		return "", errors.New(seen)
 	}
@@ -413,7 +414,7 @@ func watchDelay(ctx context.Context, e env) (string, error) {
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// largeAnswers: 200 MB go through, and memory stays what it is.
+// largeAnswers: 200 MB of answers do not raise the peak memory.
 func largeAnswers(ctx context.Context, e env) (string, error) {
 	const objects, size, least = 20, 900_000, 200_000_000
 	filler := strings.Repeat("0123456789", size/10)
@@ -446,10 +447,10 @@ func largeAnswers(ctx context.Context, e env) (string, error) {
 	if err == nil && after-before > 32<<10 {
 		err = fmt.Errorf("eventweir's memory grew from %d to %d KiB", before, after)
 	}
-	return fmt.Sprintf("%d MB in %.1f s, memory's peak grew by %d KiB to %d KiB", total/1e6, took.Seconds(), after-before, after), err
+	return fmt.Sprintf("%d MB in %.1f s, peak memory grew by %d KiB to %d KiB", total/1e6, took.Seconds(), after-before, after), err
 }
 
-// largeRequest: what is too large is the apiserver's to refuse, and is not kept until then.
+// largeRequest: the apiserver refuses a request that is too large, and eventweir does not buffer it.
 func largeRequest(ctx context.Context, e env) (string, error) {
 	const size = 200_000_000
 	before, err := e.peak()
@@ -484,11 +485,11 @@ func largeRequest(ctx context.Context, e env) (string, error) {
 	}
 	switch {
 	case !strings.HasPrefix(codes[1], "413 ") || codes[0] != codes[1]:
-		return "", fmt.Errorf("straight: %s; through eventweir: %s", codes[0], codes[1])
+		return "", fmt.Errorf("directly: %s; through eventweir: %s", codes[0], codes[1])
 	case after-before > 32<<10:
 		return "", fmt.Errorf("eventweir's memory grew from %d to %d KiB", before, after)
 	}
-	return fmt.Sprintf("refused with 413 as straight, memory's peak grew by %d KiB", after-before), nil
+	return fmt.Sprintf("refused with 413 as directly, peak memory grew by %d KiB", after-before), nil
 }
 
 type zeros struct{}
@@ -498,7 +499,7 @@ func (zeros) Read(into []byte) (int, error) {
 	return len(into), nil
 }
 
-// peak is the most memory that eventweir has had, in KiB.
+// peak returns the peak memory of eventweir in KiB.
 func (e env) peak() (int, error) {
 	process, err := os.ReadFile(e.pidFile)
 	if err != nil {

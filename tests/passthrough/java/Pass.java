@@ -35,12 +35,12 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 
 /**
- * fabric8's client and the official one as in a pod, with no configuration of their own, behind eventweir in pass-through.
- * What they did is then looked up at the apiserver. A line per scenario goes to stdout; the exit code is 0 when all passed.
+ * fabric8's client and the official one as in a pod, without configuration, behind eventweir in pass-through.
+ * The checks read the results from the apiserver. A line per scenario goes to stdout; the exit code is 0 if all passed.
  */
 class Pass {
   static final String NAMESPACE = System.getenv("NAMESPACE");
-  /** How long what is polled for may take. */
+  /** Time limit of polling. */
   static final Duration DEADLINE = Duration.ofSeconds(30);
 
   static final KubernetesClient client = new KubernetesClientBuilder().build();
@@ -103,7 +103,7 @@ class Pass {
     return "30 occurrences are one record";
   }
 
-  /** A GET, then a JSON patch that holds the version read: what it states is shown, and a repeat counts on from there. */
+  /** A GET, then a JSON patch with the resourceVersion: the count in the patch is stored, and a repeat adds to it. */
   static String fabric8Edit() throws Exception {
     String name = backOff("edited").getMetadata().getName();
     stored("edited", 1);
@@ -117,7 +117,7 @@ class Pass {
       backOff("edited");
       stored("edited", number + 1);
     }
-    return "what is put is shown, and repeats count on";
+    return "the count of the patch is stored, and repeats add to it";
   }
 
   static String fabric8Objects() {
@@ -130,7 +130,7 @@ class Pass {
         .forceConflicts().serverSideApply();
     same("data", admin.configMaps().inNamespace(NAMESPACE).withName("java").get().getData(), Map.of("a", "1", "b", "2", "c", "3"));
     one.delete();
-    same("what is left", admin.configMaps().inNamespace(NAMESPACE).withName("java").get(), null);
+    same("the object after its deletion", admin.configMaps().inNamespace(NAMESPACE).withName("java").get(), null);
     return "created, edited, applied and deleted";
   }
 
@@ -153,7 +153,7 @@ class Pass {
           .edit(object -> new ConfigMapBuilder(object).addToData("b", "2").build());
       admin.configMaps().inNamespace(NAMESPACE).withName("watched").delete();
       for (String expected : List.of("ADDED", "MODIFIED", "DELETED")) {
-        same("told", seen.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS), expected);
+        same("the watch event", seen.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS), expected);
       }
     }
     String metrics = HttpClient.newHttpClient()
@@ -184,9 +184,9 @@ class Pass {
       }
     })) {
       admin.resource(configMap("informed")).create();
-      same("told", seen.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS), "added");
+      same("the watch event", seen.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS), "added");
       admin.configMaps().inNamespace(NAMESPACE).withName("informed").delete();
-      same("told", seen.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS), "deleted");
+      same("the watch event", seen.poll(DEADLINE.toSeconds(), TimeUnit.SECONDS), "deleted");
     }
     return "added and deleted";
   }

@@ -1,11 +1,11 @@
-// The official JavaScript client as in a pod, behind eventweir in pass-through. What it did is then looked up at the
-// apiserver. A line per scenario goes to stdout; the exit code is 0 when all passed.
+// The official JavaScript client as in a pod, behind eventweir in pass-through. The checks read the results from the
+// apiserver. A line per scenario goes to stdout; the exit code is 0 if all passed.
 import assert from 'node:assert/strict';
 import { setTimeout as pause } from 'node:timers/promises';
 import { CoreV1Api, EventsV1Api, KubeConfig, V1MicroTime, makeInformer } from '@kubernetes/client-node';
 
 const { NAMESPACE: namespace, ADMIN } = process.env;
-// How long what is polled for may take.
+// Time limit of polling, in milliseconds.
 const DEADLINE = 30_000;
 
 const config = new KubeConfig();
@@ -30,7 +30,7 @@ async function until(check) {
 
 const pod = (name) => ({ apiVersion: 'v1', kind: 'Pod', namespace, name, uid: `uid-${name}` });
 
-// The apiserver has one record about an object, with this count.
+// Waits until the apiserver has one record about an object, with this count.
 const stored = (name, count) =>
   until(async () => {
     const { items } = await admin.listNamespacedEvent({ namespace, fieldSelector: `involvedObject.name=${name}` });

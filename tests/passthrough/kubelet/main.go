@@ -1,5 +1,5 @@
-// A kubelet for tests: it serves exec, attach, port-forward and logs of any pod, with the streaming code of the real kubelet
-// (k8s.io/cri-streaming). Commands run on this machine, ports are this machine's, and every container's log is one file.
+// A kubelet for tests. It serves exec, attach, port-forward and logs of any pod, with the streaming code of the real
+// kubelet (k8s.io/cri-streaming). Commands run and ports are on this machine, and all containers have one log file.
 //
 //	kubelet LOG     prints its port on 127.0.0.1, and serves over TLS until it is killed
 package main
@@ -45,7 +45,7 @@ func serve(logFile string) error {
 	if err != nil {
 		return err
 	}
-	// Like a kubelet's port, over HTTP/1.1: an upgrade needs it.
+	// HTTP/1.1 only, as on a kubelet's port, because an upgrade needs it.
 	config := &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"http/1.1"}}
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
 	if err != nil {
@@ -55,7 +55,7 @@ func serve(logFile string) error {
 	return http.Serve(listener, handler(logFile))
 }
 
-// certificate is self-signed: without --kubelet-certificate-authority an apiserver does not check it.
+// certificate returns a self-signed certificate, which an apiserver without --kubelet-certificate-authority accepts.
 func certificate() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -95,7 +95,7 @@ func handler(logFile string) http.Handler {
 		if r.FormValue("follow") == "true" {
 			arguments = append(arguments, "-f")
 		}
-		// Each line is sent at once.
+		// Send each line at once.
 		out := &flusher{w, http.NewResponseController(w)}
 		_ = run(r.Context(), append([]string{"tail"}, arguments...), nil, out, io.Discard)
 	})
@@ -110,7 +110,7 @@ func options(w http.ResponseWriter, r *http.Request) (*remotecommand.Options, bo
 	return options, err == nil
 }
 
-// container is every container of every pod.
+// container stands for all containers of all pods.
 type container struct{}
 
 // ExecInContainer runs a command on this machine.
@@ -119,7 +119,7 @@ func (container) ExecInContainer(ctx context.Context, _, _, _ string, command []
 	return run(ctx, command, in, out, err)
 }
 
-// AttachContainer attaches to a process that sends back what it reads.
+// AttachContainer attaches to a process that echoes its input.
 func (container) AttachContainer(ctx context.Context, _, _, _ string, in io.Reader, out, err io.WriteCloser, _ bool,
 	_ <-chan remotecommand.TerminalSize) error {
 	return run(ctx, []string{"cat"}, in, out, err)
@@ -141,12 +141,12 @@ func (container) PortForward(ctx context.Context, _, _ string, port int32, strea
 	return err
 }
 
-// run runs a command. Its exit code is an error that the streaming code sends to the client.
+// run runs a command. The streaming code sends its exit code, as an error, to the client.
 func run(ctx context.Context, command []string, in io.Reader, out, err io.Writer) error {
 	c := exec.CommandContext(ctx, command[0], command[1:]...)
 	c.Stdout, c.Stderr = out, err
 	if in != nil {
-		// Not c.Stdin, for which Wait would wait until the client closes it.
+		// With c.Stdin, Wait would block until the client closes its input.
 		stdin, fault := c.StdinPipe()
 		if fault != nil {
 			return fault
@@ -163,7 +163,7 @@ func run(ctx context.Context, command []string, in io.Reader, out, err io.Writer
 	return fault
 }
 
-// flusher sends each piece at once.
+// flusher flushes after each write.
 type flusher struct {
 	io.Writer
 	controller *http.ResponseController

@@ -1,6 +1,6 @@
 """The official Python client as in a pod, and a kopf operator started by `kopf run`, behind eventweir in pass-through.
 
-What they did is then looked up at the apiserver. A line per scenario goes to stdout; the exit code is 0 when all passed.
+The checks read the results from the apiserver. A line per scenario goes to stdout; the exit code is 0 if all passed.
 """
 
 import os
@@ -17,7 +17,7 @@ from kubernetes.leaderelection import electionconfig, leaderelection
 from kubernetes.leaderelection.resourcelock.configmaplock import ConfigMapLock
 
 NAMESPACE = os.environ["NAMESPACE"]
-# Seconds until what is polled for must be there.
+# Time limit of polling, in seconds.
 DEADLINE = 30
 
 config.load_incluster_config()
@@ -27,7 +27,7 @@ admin = client.CoreV1Api(config.new_client_from_config(os.environ["ADMIN"]))
 
 
 def until(what, check):
-    """Asks check again and again until it returns; what it raised last is the reason when it never does."""
+    """Repeats check until it returns. After the deadline it raises the last error."""
     end = time.monotonic() + DEADLINE
     while True:
         try:
@@ -43,7 +43,7 @@ def same(what, have, want):
 
 
 def counts(name):
-    """The counts of the records about an object, as the apiserver has them."""
+    """Returns the counts of the apiserver's records about an object."""
     events = admin.list_namespaced_event(NAMESPACE, field_selector=f"involvedObject.name={name}").items
     return sorted(max(event.count or 0, event.series.count if event.series else 0, 1) for event in events)
 
@@ -80,7 +80,7 @@ def events_of_the_new_group():
 
 
 def replaced(api, subject, post, state):
-    """A GET, then a PUT that states how often it has happened: the apiserver shows that, and a repeat counts on from there."""
+    """A GET, then a PUT with a count: the apiserver stores the count, and a repeat adds to it."""
     name = post().metadata.name
     until("the record", lambda: same("counts", counts(subject), [1]))
     for number in (7, 12):
@@ -94,7 +94,7 @@ def replaced(api, subject, post, state):
         same("counts", counts(subject), [number])
         post()
         until("a repeat", lambda: same("counts", counts(subject), [number + 1]))
-    return "what is put is shown, and repeats count on"
+    return "the count of the PUT is stored, and repeats add to it"
 
 
 def replace_of_core():
@@ -138,7 +138,7 @@ def everything_else():
     same("changes", seen, ["DELETED"])
     try:
         core.read_namespaced_config_map("python", NAMESPACE)
-        raise AssertionError("it is still there")
+        raise AssertionError("the deleted object still exists")
     except client.ApiException as error:
         same("the code", error.status, 404)
     return "created, patched, listed, watched and deleted"
@@ -151,10 +151,10 @@ def leads():
         lock, lease_duration=17, renew_deadline=15, retry_period=5, onstarted_leading=leading.set, onstopped_leading=None
     )
     threading.Thread(target=leaderelection.LeaderElection(election).run, daemon=True).start()
-    assert leading.wait(DEADLINE), "never leads"
+    assert leading.wait(DEADLINE), "not elected"
     record = admin.read_namespaced_config_map("python-leader", NAMESPACE).metadata.annotations
     assert "python-0" in record[lock.leader_electionrecord_annotationkey], record
-    return "the lease is python-0's"
+    return "the lease is held by python-0"
 
 
 OPERATOR = """
@@ -182,7 +182,7 @@ def operator():
         admin.create_namespaced_config_map(NAMESPACE, observed)
 
         def handled(value):
-            assert running.poll() is None, "kopf has ended"
+            assert running.poll() is None, "kopf ended"
             same("seen", (admin.read_namespaced_config_map("kopf", NAMESPACE).data or {}).get("seen"), value)
 
         def synced(times):
@@ -194,7 +194,7 @@ def operator():
         admin.patch_namespaced_config_map("kopf", NAMESPACE, {"data": {"a": "2"}})
         until("the handler", lambda: handled("2"))
         until("the events", lambda: synced(60))
-        # Eventweir is killed, and started again.
+        # Kill eventweir; the supervisor restarts it.
         with open(os.environ["PID_FILE"]) as file:
             os.kill(int(file.read()), signal.SIGKILL)
         admin.patch_namespaced_config_map("kopf", NAMESPACE, {"data": {"a": "3"}})
@@ -230,5 +230,5 @@ def main():
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # The thread of the election does not end by itself.
+    # The election thread has no end.
     os._exit(code)

@@ -1,7 +1,7 @@
-//! kube-rs as in a pod, behind eventweir in pass-through: its `Recorder`, a watcher and patches. What they did is then looked
-//! up at the apiserver.
+//! kube-rs as in a pod, behind eventweir in pass-through: its `Recorder`, a watcher and patches. The checks read the
+//! results from the apiserver.
 //!
-//! A line per scenario goes to stdout; the exit code is 0 when all passed.
+//! A line per scenario goes to stdout; the exit code is 0 if all passed.
 
 use std::env;
 use std::pin::pin;
@@ -19,13 +19,13 @@ use tokio::time::{Instant, sleep, timeout};
 
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// How long what is polled for may take.
+/// Time limit of polling.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Pod {
     namespace: String,
     client: Client,
-    /// Straight to the apiserver.
+    /// A client of the apiserver, without eventweir.
     admin: Client,
 }
 
@@ -38,7 +38,7 @@ impl Pod {
         Ok(Self { namespace, client: Client::try_from(config)?, admin: Client::try_from(admin)? })
     }
 
-    /// One and the same event 30 times: the recorder keeps a series of its own, and tells of it by patches.
+    /// Publishes the same event 30 times. The recorder keeps its own series, and reports it by patches.
     async fn recorder(&self) -> Outcome<String> {
         let pod = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -102,7 +102,7 @@ impl Pod {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let straight: Api<ConfigMap> = Api::namespaced(self.admin.clone(), &self.namespace);
         let mut changes = pin!(watcher(maps, watcher::Config::default().fields("metadata.name=watched")));
-        let mut told = Vec::new();
+        let mut seen = Vec::new();
         while let Some(change) = timeout(DEADLINE, changes.try_next()).await?? {
             match change {
                 watcher::Event::InitDone => {
@@ -111,21 +111,21 @@ impl Pod {
                     straight.create(&PostParams::default(), &map).await?;
                 }
                 watcher::Event::Apply(map) => {
-                    told.push("applied");
+                    seen.push("applied");
                     straight.delete(&map.name_any(), &DeleteParams::default()).await?;
                 }
                 watcher::Event::Delete(_) => {
-                    told.push("deleted");
+                    seen.push("deleted");
                     break;
                 }
                 _ => {}
             }
         }
-        Ok(told.join(" and "))
+        Ok(seen.join(" and "))
     }
 }
 
-fn tell(name: &str, outcome: Outcome<String>) -> bool {
+fn report(name: &str, outcome: Outcome<String>) -> bool {
     match &outcome {
         Ok(seen) => println!("ok {name}: {seen}"),
         Err(error) => println!("FAILED {name}: {error}"),
@@ -136,8 +136,8 @@ fn tell(name: &str, outcome: Outcome<String>) -> bool {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<ExitCode> {
     let pod = Pod::new().await?;
-    let mut passed = tell("recorder", pod.recorder().await);
-    passed &= tell("objects", pod.objects().await);
-    passed &= tell("watcher", pod.watcher().await);
+    let mut passed = report("recorder", pod.recorder().await);
+    passed &= report("objects", pod.objects().await);
+    passed &= report("watcher", pod.watcher().await);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,6 +1,6 @@
-// Command manifests decodes Kubernetes manifests into the API's own Go types and refuses unknown fields, fields given twice
-// and values of a wrong type. Kinds that Kubernetes itself does not have (ServiceMonitor and such) are named and left out.
-// It does not know which fields are required, nor what the apiserver would validate beyond types.
+// Command manifests decodes Kubernetes manifests into the API's own Go types. It refuses unknown fields, duplicate
+// fields and values of a wrong type. Kinds outside Kubernetes (such as ServiceMonitor) are listed and not checked. It
+// checks neither required fields nor the apiserver's validation beyond types.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 				good++
 			case runtime.IsNotRegisteredError(err) && kind != nil:
 				unknown++
-				fmt.Printf("%s: document %d: %s is not Kubernetes' own, not checked\n", file, n, kind)
+				fmt.Printf("%s: document %d: %s is not a Kubernetes kind, not checked\n", file, n, kind)
 			default:
 				bad++
 				fmt.Printf("%s: document %d: %v\n", file, n, err)

@@ -1,4 +1,4 @@
-// Package check runs scenarios against a started server and checks what it has stored afterwards. All Go clients use it.
+// Package check runs the scenarios of all Go clients against a server, and checks the stored events.
 package check
 
 import (
@@ -17,31 +17,31 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Namespace is where all events are recorded.
+// Namespace is the namespace of all events.
 const Namespace = "default"
 
 // Protobuf is the content type of a client that prefers protobuf.
 const Protobuf = "application/vnd.kubernetes.protobuf"
 
-// Scenario sends events about one object, or about several called OBJECT.SOMETHING, then states what must be stored.
+// Scenario sends events about one object, or about several named OBJECT.SOMETHING, and states the expected records.
 type Scenario struct {
 	Name string
 	Send func(Env, string) error
 	// Occurrences is the sum of the counts of all records about the objects.
 	Occurrences int64
-	// Records is how many records there must be; 0 means any number.
+	// Records is the number of records; 0 means any number.
 	Records int
-	// Waiting is how many occurrences the scenario leaves without a budget for their write.
+	// Waiting is the number of occurrences that wait for a budget at the end.
 	Waiting int64
 }
 
-// Test is anything that a client tries.
+// Test is a named check.
 type Test struct {
 	Name string
 	Run  func(Env) error
 }
 
-// Tests makes tests of scenarios.
+// Tests returns the scenarios as tests.
 func Tests(scenarios []Scenario) []Test {
 	tests := make([]Test, len(scenarios))
 	for i, s := range scenarios {
@@ -50,20 +50,20 @@ func Tests(scenarios []Scenario) []Test {
 	return tests
 }
 
-// Env is what every scenario needs to know about the server.
+// Env is the server under test.
 type Env struct {
 	Server   string
 	Metrics  string
 	Deadline time.Duration
 }
 
-// FromEnvironment reads what tests/clients/run sets.
+// FromEnvironment reads the variables that tests/clients/run sets.
 func FromEnvironment() Env {
 	return Env{Server: os.Getenv("SERVER"), Metrics: os.Getenv("METRICS"), Deadline: 30 * time.Second}
 }
 
-// Config is a client's configuration. client-go's own request limit (5 a second by default) is for the apiserver's sake;
-// here it would only slow the test. An empty content type leaves the choice to client-go.
+// Config returns a client's configuration. client-go's own rate limit (5 requests per second) protects an apiserver,
+// and would only slow down the test. With an empty content type client-go uses its default.
 func (e Env) Config(contentType string) *rest.Config {
 	return &rest.Config{Host: e.Server, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: contentType}}
 }
@@ -78,7 +78,7 @@ func Main(tests []Test) {
 	names := os.Args[1:]
 	for _, name := range names {
 		if !slices.ContainsFunc(tests, func(t Test) bool { return t.Name == name }) {
-			fmt.Fprintf(os.Stderr, "no scenario is called %q\n", name)
+			fmt.Fprintf(os.Stderr, "there is no scenario %q\n", name)
 			os.Exit(64)
 		}
 	}
@@ -97,7 +97,7 @@ func Main(tests []Test) {
 	os.Exit(code)
 }
 
-// Run sends and then waits until everything is as it must be.
+// Run sends the events, and waits until the ledger and the records are as expected.
 func (e Env) Run(s Scenario) error {
 	before, err := readLedger(e.Metrics, e.Deadline)
 	if err != nil {
@@ -110,7 +110,7 @@ func (e Env) Run(s Scenario) error {
 	return e.Await(func() error { return e.check(s, object, before) })
 }
 
-// Await repeats a check until it passes; after the deadline it says what was wrong the last time.
+// Await repeats a check until it passes. After the deadline it returns the check's last error.
 func (e Env) Await(check func() error) error {
 	until := time.Now().Add(e.Deadline)
 	for {
@@ -125,8 +125,8 @@ func (e Env) Await(check func() error) error {
 	}
 }
 
-// check says what is not yet as it must be: what may be written is written, the ledger balances, the listing is complete.
-// The ledger comes first, so that the listing is of a time at which no more is to come.
+// check returns the first difference: the ledger must balance with all writes done, and the list must be complete. It
+// reads the ledger first, so that no write follows the list.
 func (e Env) check(s Scenario, object string, before ledger) error {
 	after, err := readLedger(e.Metrics, e.Deadline)
 	switch {
@@ -154,13 +154,13 @@ func (e Env) check(s Scenario, object string, before ledger) error {
 		if s.Records != 0 {
 			want = fmt.Sprint(s.Records)
 		}
-		return fmt.Errorf("want %d occurrences in %s records, listed are %d in %d:\n%s",
+		return fmt.Errorf("want %d occurrences in %s records, the list has %d in %d:\n%s",
 			s.Occurrences, want, total, len(records), listing(records))
 	}
 	return nil
 }
 
-// About lists the records about the object and about those called OBJECT.SOMETHING.
+// About lists the records about the object and about those named OBJECT.SOMETHING.
 func (e Env) About(object string) ([]corev1.Event, error) {
 	client, err := typedcorev1.NewForConfig(e.Config(""))
 	if err != nil {
@@ -178,7 +178,7 @@ func (e Env) About(object string) ([]corev1.Event, error) {
 	}), nil
 }
 
-// Occurrences is what a record stands for: its series' count or its own, and one if it has neither.
+// Occurrences returns a record's count: that of its series or its own, and 1 without either.
 func Occurrences(event *corev1.Event) int64 {
 	count := max(int64(event.Count), 1)
 	if event.Series != nil {
@@ -187,7 +187,7 @@ func Occurrences(event *corev1.Event) int64 {
 	return count
 }
 
-// Pod is a reference to a pod, which need not exist.
+// Pod returns a reference to a pod, which need not exist.
 func Pod(name string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: Namespace, Name: name, UID: types.UID("uid-" + name),

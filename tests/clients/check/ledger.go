@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// ledger is the account of every occurrence, as the metrics tell it.
+// ledger is eventweir's account of all occurrences, from its metrics.
 type ledger struct {
 	received, rejected, written, waiting, lost int64
 }
@@ -59,7 +59,7 @@ func readLedger(url string, deadline time.Duration) (ledger, error) {
 	return l, nil
 }
 
-// sumFamilies adds up the samples of each name in a Prometheus text exposition, whatever their labels.
+// sumFamilies sums the samples of each name in a Prometheus text exposition over all labels.
 func sumFamilies(text io.Reader) (map[string]float64, error) {
 	sums := map[string]float64{}
 	lines := bufio.NewScanner(text)
@@ -69,7 +69,7 @@ func sumFamilies(text io.Reader) (map[string]float64, error) {
 			continue
 		}
 		name := line[:strings.IndexAny(line+" ", "{ ")]
-		// Label values may hold spaces; the value follows the closing brace.
+		// Label values may contain spaces; the value follows the closing brace.
 		rest := line[len(name):]
 		if end := strings.LastIndex(rest, "}"); end >= 0 {
 			rest = rest[end+1:]

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// component is the controller's name; the newer recorder wants a qualified one.
+// component is the controller's name. The newer recorder requires a qualified one.
 const component = "eventweir.dev/controller"
 
 const backOff = "Back-off restarting failed container"
@@ -31,15 +31,15 @@ func main() {
 	for _, with := range []encoding{{"", ""}, {"-json", "application/json"}, {"-protobuf", check.Protobuf}} {
 		named := func(name string) string { return name + with.suffix }
 		scenarios = append(scenarios,
-			// A manager's recorder has client-go's budget: 25 at once, the rest is dropped before it is sent.
+			// A manager's recorder has client-go's budget: 25 at once; the recorder drops the rest.
 			check.Scenario{Name: named("old-repeats"), Send: with.old(nil, 40, same), Occurrences: 25, Records: 1},
 			check.Scenario{Name: named("old-messages"), Send: with.old(nil, 20, messages), Occurrences: 20, Records: 10},
 			check.Scenario{Name: named("old-burst"), Send: with.old(nil, 40, reasons), Occurrences: 25, Records: 25},
-			// With a broadcaster of its own every one is sent, and the server's budget of 25 writes makes 15 wait.
+			// With its own broadcaster the recorder sends all 40. The server's budget is 25 writes, so 15 wait.
 			check.Scenario{Name: named("old-wide-repeats"), Send: with.old(wide, 40, same), Occurrences: 40, Records: 1},
 			check.Scenario{Name: named("old-wide-burst"), Send: with.old(wide, 40, reasons), Occurrences: 25, Records: 25, Waiting: 15},
-			// The newer recorder has no budget. It tells of a second event of a series at once, of more in a heartbeat; what
-			// differs in its message only is one series.
+			// The newer recorder has no budget. It reports the second event of a series at once and later ones in a
+			// heartbeat. Events that differ in their message only are one series.
 			check.Scenario{Name: named("new-repeats"), Send: with.new(2, same), Occurrences: 2, Records: 1},
 			check.Scenario{Name: named("new-messages"), Send: with.new(20, messages), Occurrences: 2, Records: 1},
 			check.Scenario{Name: named("new-reasons"), Send: with.new(20, reasons), Occurrences: 20, Records: 20},
@@ -49,14 +49,14 @@ func main() {
 	check.Main(check.Tests(scenarios))
 }
 
-// kind gives the reason and the message of the nth event.
+// kind returns the reason and the message of the nth event.
 type kind func(n int) (string, string)
 
 func same(int) (string, string)       { return "BackOff", backOff }
 func messages(n int) (string, string) { return "FailedMount", fmt.Sprintf("volume %d", n) }
-func reasons(n int) (string, string)  { return fmt.Sprintf("Reason%d", n), "a reason of its own" }
+func reasons(n int) (string, string)  { return fmt.Sprintf("Reason%d", n), "a unique reason" }
 
-// wide lets the recorder's own spam filter pass everything.
+// wide disables the recorder's own spam filter.
 func wide() record.EventBroadcaster {
 	return record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 1_000_000, QPS: 1_000_000})
 }
@@ -72,13 +72,13 @@ func (with encoding) old(broadcaster func() record.EventBroadcaster, times int, 
 		if err != nil {
 			return err
 		}
-		//nolint:staticcheck // Deprecated, and what most controllers use.
+		//nolint:staticcheck // Deprecated, but used by most controllers.
 		recorder := m.GetEventRecorderFor(component)
 		for n := range times {
 			reason, message := kind(n)
 			recorder.Event(check.Pod(object), corev1.EventTypeWarning, reason, message)
 		}
-		// It has one worker, so what it sends about another object arrives after all before.
+		// The recorder has one worker, so an event about another object arrives after all earlier ones.
 		recorder.Event(check.Pod("fence-"+object), corev1.EventTypeNormal, "Done", "everything before this has been sent")
 		return stored(e, "fence-"+object)
 	}
@@ -94,7 +94,7 @@ func (with encoding) new(times int, kind kind) func(check.Env, string) error {
 		for n := range times {
 			reason, message := kind(n)
 			recorder.Eventf(check.Pod(object), nil, corev1.EventTypeWarning, reason, "Try", "%s", message)
-			// A patch of the series shall find something.
+			// The patch of the series must find a record.
 			if n == 0 {
 				if err := stored(e, object); err != nil {
 					return err
@@ -105,20 +105,21 @@ func (with encoding) new(times int, kind kind) func(check.Env, string) error {
 	}
 }
 
-// stored waits until there is a record about the object.
+// stored waits for a record about the object.
 func stored(e check.Env, object string) error {
 	return e.Await(func() error {
 		records, err := e.About(object)
 		if err == nil && len(records) == 0 {
-			err = fmt.Errorf("nothing about %s is stored", object)
+			err = fmt.Errorf("no record about %s is stored", object)
 		}
 		return err
 	})
 }
 
-// start starts a manager, which runs until the program ends: one that stops gives up what its newer recorder has not sent.
+// start starts a manager that runs until the program ends, because a stopped one drops the unsent events of its newer
+// recorder.
 func (with encoding) start(e check.Env, options manager.Options) (manager.Manager, error) {
-	// The configuration sets no limit of requests, as controller-runtime's own GetConfig does.
+	// The configuration has no rate limit, like that of controller-runtime's GetConfig.
 	options.Metrics = server.Options{BindAddress: "0"}
 	m, err := ctrl.NewManager(e.Config(with.contentType), options)
 	if err != nil {
@@ -126,7 +127,7 @@ func (with encoding) start(e check.Env, options manager.Options) (manager.Manage
 	}
 	go func() {
 		if err := m.Start(context.Background()); err != nil {
-			fmt.Println("the manager has ended:", err)
+			fmt.Println("the manager ended:", err)
 		}
 	}()
 	<-m.Elected()

@@ -15,12 +15,12 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// What recorders do after minutes: here the client's clock is synctest's, which leaps to the next timer as soon as every
-// goroutine waits for one. The server's clock runs as ever.
+// TestLater tests the recorders' heartbeats and series. The client's clock is synctest's, which advances to the next
+// timer as soon as all goroutines are blocked on it. The server's clock is the real one.
 func TestLater(t *testing.T) {
 	e := check.FromEnvironment()
 	if e.Server == "" {
-		t.Skip("it needs a server, see tests/clients/run")
+		t.Skip("needs a server, see tests/clients/run")
 	}
 	for _, with := range encodings {
 		for _, s := range []check.Scenario{
@@ -28,7 +28,7 @@ func TestLater(t *testing.T) {
 			{Name: "heartbeats-resumed" + with.suffix, Send: inBubble(t, sendResumed(with)), Occurrences: 12, Records: 1},
 			{Name: "token-later" + with.suffix, Send: inBubble(t, sendWithTokenLater(with)), Occurrences: 31, Records: 1},
 		} {
-			// The protocol of tests/clients/run, and not that of go test.
+			// The output format of tests/clients/run, not of go test.
 			if err := e.Run(s); err != nil {
 				fmt.Printf("FAILED %s: %v\n", s.Name, err)
 				t.Fail()
@@ -47,7 +47,8 @@ func inBubble(t *testing.T, send func(check.Env, string) error) send {
 	}
 }
 
-// sendHeartbeats records 100 times: a create, a patch to 2, and when the series has paused for six minutes a last patch to 100.
+// sendHeartbeats records 100 times: a create, a patch to 2, and a last patch to 100 six minutes after the last
+// occurrence.
 func sendHeartbeats(with encoding) send {
 	return func(e check.Env, object string) error {
 		w, err := newSeriesWriter(bubbleConfig(e, with))
@@ -68,7 +69,7 @@ func sendHeartbeats(with encoding) send {
 	}
 }
 
-// sendResumed records for an hour, a repeat every six minutes: the series lives on, and heartbeats tell of it. Twice.
+// sendResumed records every five minutes for half an hour, twice. Heartbeats report the series.
 func sendResumed(with encoding) send {
 	return func(e check.Env, object string) error {
 		w, err := newSeriesWriter(bubbleConfig(e, with))
@@ -81,15 +82,15 @@ func sendResumed(with encoding) send {
 				w.Eventf(check.Pod(object), nil, corev1.EventTypeWarning, "BackOff", "Restart", backOff)
 				time.Sleep(5 * time.Minute)
 			}
-			// The series ends; the next event is a create of a new name, and the same record here.
+			// The series ends. The next event is a create with a new name, and counts on the same record.
 			time.Sleep(time.Hour)
 		}
 		return nil
 	}
 }
 
-// sendWithTokenLater records 30 times at once, of which five find no token, and once more when there is one again: its
-// patch tells of all.
+// sendWithTokenLater records 30 times at once, and five occurrences get no token. It records once more when a token is
+// back: the patch then has the total of all.
 func sendWithTokenLater(with encoding) send {
 	return func(e check.Env, object string) error {
 		w, err := newWriter(bubbleConfig(e, with), record.CorrelatorOptions{})
@@ -109,8 +110,8 @@ func sendWithTokenLater(with encoding) send {
 	}
 }
 
-// bubbleConfig is a configuration whose connections do not outlive a request: a goroutine that reads a network
-// connection would hold the bubble's clock for ever. For the same reason it sets no deadline.
+// bubbleConfig returns a configuration without keep-alive and without a deadline: a goroutine that reads an idle
+// connection would stop the bubble's clock.
 func bubbleConfig(e check.Env, with encoding) *rest.Config {
 	config := e.Config(with.contentType)
 	config.Transport = &http.Transport{

@@ -1,5 +1,5 @@
-// Command go-record sends Kubernetes Events to a server with client-go's own recorders, as controllers do, and checks what
-// the server has stored afterwards.
+// Command go-record sends Kubernetes Events to a server with client-go's recorders, as controllers do, and checks the
+// stored records.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// encoding is how a client sends its events; the name is part of its scenarios' names.
+// encoding is the content type of a client, with the suffix of its scenarios' names.
 type encoding struct {
 	suffix      string
 	contentType string
@@ -22,18 +22,18 @@ var encodings = []encoding{{"", "application/json"}, {"-protobuf", check.Protobu
 func scenarios() []check.Scenario {
 	all := []check.Scenario{
 		{Name: "raw", Send: sendRaw, Occurrences: 100, Records: 1},
-		// The events of two recorders have names of their own; the records fold.
+		// The events of two recorders have different names, and are one record.
 		{Name: "two-writers", Send: sendFromTwo, Occurrences: 100, Records: 1},
 	}
 	for _, with := range encodings {
 		named := func(name string) string { return name + with.suffix }
 		all = append(all,
 			check.Scenario{Name: named("repeats"), Send: sendRepeats(with, wide, 100), Occurrences: 100, Records: 1},
-			// The client combines from the tenth message on.
+			// The client combines events from the tenth message on.
 			check.Scenario{Name: named("messages"), Send: sendMessages(with), Occurrences: 60, Records: 10},
-			// client-go's default budget lets 25 of them out; the count of the last one is 25.
+			// client-go's default budget passes 25 of them, so the last count is 25.
 			check.Scenario{Name: named("default-options"), Send: sendRepeats(with, record.CorrelatorOptions{}, 40), Occurrences: 25, Records: 1},
-			// The server's budget of an object is 25 writes too, but what has no token waits.
+			// The server's budget of an object is 25 writes too, but it keeps the rest waiting.
 			check.Scenario{Name: named("burst"), Send: sendReasons(with, 40), Occurrences: 25, Records: 25, Waiting: 15},
 			check.Scenario{Name: named("two-processes"), Send: sendFromProcesses("write", with, 200), Occurrences: 400, Records: 1},
 

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sendFromProcesses starts this program twice; both record the same event of the same source, at the same time.
+// sendFromProcesses starts this program twice. Both processes record the same event of the same source concurrently.
 func sendFromProcesses(verb string, with encoding, times int) send {
 	return func(e check.Env, object string) error {
 		self, err := os.Executable()
@@ -33,7 +33,7 @@ func sendFromProcesses(verb string, with encoding, times int) send {
 	}
 }
 
-// writeAsProcess is what each of the two does.
+// writeAsProcess is the main function of these processes.
 func writeAsProcess(verb, contentType, object, number string) error {
 	times, err := strconv.Atoi(number)
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"eventweir.dev/tests/clients/check"
 )
 
-// sendRaw posts as kopf does: no kind, a generated name, eventTime beside the old timestamps, never a PATCH.
+// sendRaw posts as kopf does: without a kind, with a generated name, eventTime and the old timestamps, and never a
+// PATCH.
 func sendRaw(e check.Env, object string) error {
 	for range 100 {
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// wide lets the client's own spam filter pass everything, so that the server sees each occurrence.
+// wide disables the client's own spam filter, so that the server receives each occurrence.
 var wide = record.CorrelatorOptions{BurstSize: 1_000_000, QPS: 1_000_000}
 
 const backOff = "Back-off restarting failed container"
@@ -54,7 +54,7 @@ func sendReasons(with encoding, reasons int) send {
 			return err
 		}
 		for i := range reasons {
-			w.Event(check.Pod(object), corev1.EventTypeNormal, fmt.Sprintf("Reason%d", i), "a reason of its own")
+			w.Event(check.Pod(object), corev1.EventTypeNormal, fmt.Sprintf("Reason%d", i), "a unique reason")
 		}
 		return w.finish(e, object)
 	}
@@ -79,14 +79,14 @@ func sendFromTwo(e check.Env, object string) error {
 	return firstOf(errs)
 }
 
-// writer is one broadcaster with its own correlator and its own queue, like one process.
+// writer is a broadcaster with its own correlator and queue, like one process.
 type writer struct {
 	record.EventRecorder
 	broadcaster record.EventBroadcaster
 	answered    chan answered
 }
 
-// answered is one call of the sink that came back.
+// answered is the result of one call of the sink.
 type answered struct {
 	object string
 	err    error
@@ -99,15 +99,15 @@ func newWriter(config *rest.Config, options record.CorrelatorOptions) (writer, e
 	}
 	broadcaster := record.NewBroadcasterWithCorrelatorOptions(options)
 	sink := &typedcorev1.EventSinkImpl{Interface: client.Events("")}
-	// Room for every call of a scenario: the sink never waits for the reader.
+	// The channel has room for all calls of a scenario, so the sink never blocks.
 	answers := make(chan answered, 1000)
 	broadcaster.StartRecordingToSink(watchedSink{sink, answers})
 	recorder := broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "go-record", Host: "node-1"})
 	return writer{recorder, broadcaster, answers}, nil
 }
 
-// finish returns when the server has answered everything sent so far. A recorder has one worker and sends in order, so
-// the answer to an event about another object, which has a budget of its own, says that all before it are through.
+// finish waits until the server has answered all events. A recorder has one worker and sends in order. So the answer to
+// an event about another object, which has its own budget, follows the answers to all earlier ones.
 func (w writer) finish(e check.Env, object string) error {
 	defer w.broadcaster.Shutdown()
 	return w.fence(e, object)
@@ -132,7 +132,7 @@ func (w writer) fence(e check.Env, object string) error {
 	}
 }
 
-// watchedSink reports each answer. A refused create or patch is an error, but for the 404 that makes a recorder create.
+// watchedSink reports each answer, except a 404 after which the recorder creates.
 type watchedSink struct {
 	record.EventSink
 	answers chan<- answered

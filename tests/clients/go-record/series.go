@@ -16,8 +16,9 @@ import (
 	"k8s.io/client-go/tools/events"
 )
 
-// sendSeries records the same event twice with the events.k8s.io recorder, as controllers do since controller-runtime
-// 0.23: a create and, when it has been answered, a patch of its series. Further ones are told only in a heartbeat.
+// sendSeries records the same event twice with the events.k8s.io recorder, the default of controllers since
+// controller-runtime 0.23. It sends a create and, after the answer, a patch of its series. A heartbeat reports later
+// occurrences.
 func sendSeries(with encoding) send {
 	return func(e check.Env, object string) error {
 		w, err := newSeriesWriter(e.Config(with.contentType))
@@ -35,8 +36,8 @@ func sendSeries(with encoding) send {
 	}
 }
 
-// sendSeriesAtOnce does the same for several objects and without a pause: patches overtake their creates, are not found,
-// and become creates of the same name.
+// sendSeriesAtOnce does the same for several objects without a pause. Patches arrive before their creates, are answered
+// 404, and become creates of the same name.
 func sendSeriesAtOnce(with encoding, objects int) send {
 	return func(e check.Env, object string) error {
 		w, err := newSeriesWriter(e.Config(with.contentType))
@@ -68,7 +69,7 @@ func sendSeriesReasons(with encoding, reasons int) send {
 	}
 }
 
-// seriesWriter is one broadcaster of the newer recorder. It sends each event in a goroutine of its own, in no order.
+// seriesWriter is a broadcaster of the newer recorder. It sends each event in a separate goroutine, in no order.
 type seriesWriter struct {
 	events.EventRecorder
 	stop     func()
@@ -94,7 +95,7 @@ func newSeriesWriter(config *rest.Config) (seriesWriter, error) {
 	return seriesWriter{broadcaster.NewRecorder(scheme.Scheme, "eventweir.dev/go-record"), stop, answers}, nil
 }
 
-// await returns when the server has answered about so many states of events.
+// await waits for the answers to this many states of events.
 func (w seriesWriter) await(e check.Env, requests int) error {
 	timeout := time.After(e.Deadline)
 	for range requests {
@@ -110,8 +111,9 @@ func (w seriesWriter) await(e check.Env, requests int) error {
 	return nil
 }
 
-// watchedSeriesSink reports the first answer about each state of an event, but for the 404 that makes a recorder create. A
-// broadcaster tells all its series again every half an hour and once as it starts, which may be after the first events.
+// watchedSeriesSink reports the first answer about each state of an event, except a 404 after which the recorder
+// creates. A broadcaster resends all its series every half hour, and once at its start, possibly after the first
+// events.
 type watchedSeriesSink struct {
 	events.EventSink
 	answers  chan<- answered
@@ -137,11 +139,11 @@ func (s *watchedSeriesSink) report(event *eventsv1.Event, err error) {
 		name, reason string
 		count        int32
 	}
-	told := state{name: event.Name, reason: event.Reason}
+	sent := state{name: event.Name, reason: event.Reason}
 	if event.Series != nil {
-		told.count = event.Series.Count
+		sent.count = event.Series.Count
 	}
-	if _, again := s.reported.LoadOrStore(told, true); !again || err != nil {
+	if _, again := s.reported.LoadOrStore(sent, true); !again || err != nil {
 		s.answers <- answered{event.Regarding.Name, err}
 	}
 }

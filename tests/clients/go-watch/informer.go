@@ -16,13 +16,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// informer is a shared informer whose notifications are checked.
+// informer is a shared informer with checked notifications.
 type informer struct {
 	cache.SharedIndexInformer
 	stop func()
 
 	mutex sync.Mutex
-	// held is the version of each event that the handlers know.
+	// held is the version of each event according to the handlers.
 	held           map[string]uint64
 	added, deleted map[string]int
 	wrong          []string
@@ -51,7 +51,7 @@ func startInformer(client *kubernetes.Clientset) (*informer, error) {
 	return i, nil
 }
 
-// watched counts the watches that end with a 410.
+// watched counts watches that end with a 410.
 func (i *informer) watched(event watch.Event) (watch.Event, bool) {
 	if event.Type == watch.Error && apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
 		i.mutex.Lock()
@@ -79,14 +79,14 @@ func (i *informer) OnAdd(object any, _ bool) {
 	i.added[name]++
 }
 
-// OnUpdate is called by the informer, also for what a new list holds unchanged.
+// OnUpdate is called by the informer, also for unchanged events of a new list.
 func (i *informer) OnUpdate(before, after any) {
 	name, from := nameAndVersion(before)
 	_, to := nameAndVersion(after)
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	if held, known := i.held[name]; !known || held != from || to < from {
-		i.fail("%s was updated from %d to %d, and held at %d", name, from, to, held)
+		i.fail("%s was updated from %d to %d, but held at %d", name, from, to, held)
 	}
 	i.held[name] = to
 }
@@ -100,7 +100,7 @@ func (i *informer) OnDelete(object any) {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	if _, known := i.held[name]; !known {
-		i.fail("%s was deleted, and not held", name)
+		i.fail("%s was deleted, but not held", name)
 	}
 	delete(i.held, name)
 	i.deleted[name]++
@@ -119,7 +119,7 @@ func nameAndVersion(object any) (string, uint64) {
 	return event.Name, version
 }
 
-// equals compares the informer's cache, and what its handlers hold, with a list.
+// equals compares the informer's cache, and the events that its handlers hold, with a list.
 func (i *informer) equals(load *load) error {
 	list, err := load.client.List(context.Background(), metav1.ListOptions{})
 	if err != nil {
@@ -142,12 +142,12 @@ func (i *informer) equals(load *load) error {
 	return nil
 }
 
-// check says what was seen more than once, or not at all.
+// check returns the first event that was notified more than once, or not at all.
 func (i *informer) check(load *load) error {
 	i.mutex.Lock()
 	defer i.mutex.Unlock()
 	if len(i.wrong) > 0 {
-		return fmt.Errorf("%d wrong, first: %s", len(i.wrong), i.wrong[0])
+		return fmt.Errorf("%d wrong notifications, the first: %s", len(i.wrong), i.wrong[0])
 	}
 	for number := range load.written {
 		name := name(number)
@@ -155,9 +155,9 @@ func (i *informer) check(load *load) error {
 		switch {
 		case !isDeleted(number) && (added != 1 || deleted != 0):
 			return fmt.Errorf("%s was added %d times and deleted %d times", name, added, deleted)
-		// What came and went while the informer was away is not seen.
+		// An event created and deleted while the informer was disconnected is not seen.
 		case isDeleted(number) && (added > 1 || deleted != added):
-			return fmt.Errorf("%s, which is gone, was added %d times and deleted %d times", name, added, deleted)
+			return fmt.Errorf("%s, a deleted event, was added %d times and deleted %d times", name, added, deleted)
 		}
 	}
 	return nil

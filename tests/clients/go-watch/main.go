@@ -1,5 +1,5 @@
-// Command go-watch holds one client-go informer on events, over a connection that is cut, and then away for longer than the
-// server remembers changes. The informer must see each event once, and hold in the end what a list shows.
+// Command go-watch runs a client-go informer on events over a connection that is cut, and then lost for longer than the
+// server's window of changes. The informer must see each event once, and must equal a list at the end.
 package main
 
 import (
@@ -24,13 +24,13 @@ const window = 1000
 const namespace = "watch"
 
 func main() {
-	// The reflector logs every lost connection; they are lost on purpose.
+	// The reflector logs each lost connection; the test loses them on purpose.
 	klog.SetLogger(klog.Logger{})
 	check.Main([]check.Test{{Name: "informer", Run: run}})
 }
 
 func run(e check.Env) error {
-	// client-go repeats what has failed after up to a minute ("[30,60) sec interval", reflector.go).
+	// client-go retries after up to a minute ("[30,60) sec interval", reflector.go).
 	e.Deadline = max(e.Deadline, 90*time.Second)
 	if err := listBeforeWatching(); err != nil {
 		return err
@@ -78,7 +78,7 @@ func run(e check.Env) error {
 	return informer.check(load)
 }
 
-// cutOften cuts the connection again and again while events are written.
+// cutOften cuts the connection repeatedly while it writes events.
 func cutOften(load *load, proxy *proxy) error {
 	for range 8 {
 		if err := load.write(50); err != nil {
@@ -89,8 +89,8 @@ func cutOften(load *load, proxy *proxy) error {
 	return nil
 }
 
-// away refuses connections until the window has passed, and until the informer has got a 410 for that: client-go lists by
-// itself when a watch has brought nothing within its first second, or is cut within an event, and then the same is tried again.
+// away refuses connections until the window has passed and the informer has received a 410. If a watch brings no event
+// in its first second, or is cut within an event, client-go lists without a 410. Then this is tried again.
 func away(load *load, proxy *proxy, informer *informer, catchUp func() error) error {
 	for range 5 {
 		before := informer.expired()
@@ -114,10 +114,10 @@ func away(load *load, proxy *proxy, informer *informer, catchUp func() error) er
 			return nil
 		}
 	}
-	return fmt.Errorf("the informer has never got a 410")
+	return fmt.Errorf("the informer received no 410")
 }
 
-// load writes events, each about an object of its own, so that no budget holds a write back.
+// load writes events about different objects, so that no budget delays a write.
 type load struct {
 	client  typedcorev1.EventInterface
 	written int
@@ -125,10 +125,10 @@ type load struct {
 
 func name(i int) string { return fmt.Sprintf("load-%d", i) }
 
-// isDeleted says whether an event is deleted after it was written.
+// isDeleted reports whether an event is deleted after it was written.
 func isDeleted(i int) bool { return i%3 == 0 }
 
-// write creates so many events. Every second is repeated, every third is deleted.
+// write creates this many events. Every second one is repeated, every third is deleted.
 func (l *load) write(number int) error {
 	ctx := context.Background()
 	for ; number > 0; number-- {
@@ -161,7 +161,7 @@ func (l *load) write(number int) error {
 	return nil
 }
 
-// listBeforeWatching has client-go list and then watch, instead of watching with all events first.
+// listBeforeWatching makes client-go list and then watch, instead of watching with initial events.
 func listBeforeWatching() error {
 	gates, ok := clientfeatures.FeatureGates().(interface {
 		Set(clientfeatures.Feature, bool) error

@@ -21,7 +21,7 @@ func listen(target string) (*proxy, error) {
 	return p, p.comeBack()
 }
 
-// comeBack listens, again on the same port.
+// comeBack listens again on the same port.
 func (p *proxy) comeBack() error {
 	listener, err := net.Listen("tcp", p.address)
 	if err != nil {
@@ -32,7 +32,7 @@ func (p *proxy) comeBack() error {
 	return nil
 }
 
-// leave refuses connections and cuts those that are there.
+// leave refuses new connections and cuts the open ones.
 func (p *proxy) leave() {
 	p.listener.Close()
 	p.cut()
@@ -57,7 +57,7 @@ func (p *proxy) accept(listener net.Listener) {
 	}
 }
 
-// forward copies until one side ends, then ends both.
+// forward copies until one side closes, then closes both.
 func (p *proxy) forward(from, to net.Conn) {
 	_, _ = io.Copy(to, from)
 	p.mutex.Lock()
@@ -68,7 +68,7 @@ func (p *proxy) forward(from, to net.Conn) {
 	}
 }
 
-// cut closes every connection.
+// cut closes all connections.
 func (p *proxy) cut() {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

@@ -40,9 +40,8 @@ import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 
 /**
- * Records Events with fabric8's client and with the official client's LegacyEventBroadcaster, and checks what the server
- * lists and counts. Each scenario has an object of its own. A line per scenario goes to stdout; the exit code is 0 when all
- * passed.
+ * Records Events with fabric8's client and with the official client's LegacyEventBroadcaster, and checks the server's
+ * list and ledger. Each scenario has its own object. A line per scenario goes to stdout; the exit code is 0 if all passed.
  */
 class Events {
   static final String SERVER = System.getenv("SERVER");
@@ -50,9 +49,9 @@ class Events {
   static final boolean PATCH = !"1".equals(System.getenv("SKIP_PATCH"));
   static final String FABRIC8 = "java-fabric8";
   static final String OFFICIAL = "java-official";
-  /** How long what is polled for may take. */
+  /** Time limit of polling. */
   static final Duration DEADLINE = Duration.ofSeconds(30);
-  /** Nine messages stay separate; from the tenth of twenty on they are combined. */
+  /** Nine of twenty messages stay separate; the tenth and later ones are combined. */
   static final List<Integer> COMBINED = List.of(1, 1, 1, 1, 1, 1, 1, 1, 1, 11);
 
   static final KubernetesClient fabric8 = new KubernetesClientBuilder()
@@ -68,7 +67,7 @@ class Events {
     T ask() throws Exception;
   }
 
-  /** Asks again and again until the check throws nothing; what it threw last is the reason when it always does. */
+  /** Repeats a check until it throws no error. After the deadline it throws the last error. */
   static <T> T until(String what, Check<T> check) throws Exception {
     Instant end = Instant.now().plus(DEADLINE);
     while (true) {
@@ -89,7 +88,7 @@ class Events {
     }
   }
 
-  /** The server's account of occurrences, as sums over the labels; moving: what waits, but not for a budget. */
+  /** The server's ledger, summed over the labels. `moving` are occurrences that wait, but not for a budget. */
   static Map<String, Integer> ledger() throws Exception {
     HttpRequest request = HttpRequest.newBuilder(URI.create(METRICS)).build();
     String text = HttpClient.newHttpClient().send(request, BodyHandlers.ofString()).body();
@@ -107,16 +106,16 @@ class Events {
     return sums;
   }
 
-  /** The ledger once only budgets hold occurrences back. */
+  /** Waits until occurrences wait for budgets only, and returns the ledger. */
   static Map<String, Integer> begin() throws Exception {
     return until("the ledger", () -> {
       var sums = ledger();
-      same("waiting, but not for a budget", sums.get("moving"), 0);
+      same("waiting for other reasons than a budget", sums.get("moving"), 0);
       return sums;
     });
   }
 
-  /** How many of the occurrences sent since before are written, once it is decided; all are accounted for. */
+  /** Waits as begin does, checks the growth of the ledger since `before`, and returns the written occurrences. */
   static int settled(Map<String, Integer> before, int sent) throws Exception {
     until("the server", () -> {
       same("received", ledger().get("received") - before.get("received"), sent);
@@ -131,7 +130,7 @@ class Events {
     return grown.get("written");
   }
 
-  /** The counts of the records about an object, in order, as the client of the namespace lists them. */
+  /** The sorted counts of the records about an object, listed with the client of the namespace. */
   static List<Integer> counts(String namespace, String name) throws Exception {
     ToIntFunction<Integer> count = value -> value == null ? 1 : Math.max(value, 1);
     IntStream counts = namespace.equals(OFFICIAL)
@@ -200,7 +199,7 @@ class Events {
     same("written", settled(before, 20), 20);
   }
 
-  /** More reasons than a budget lets through, all at once. 25 are written; the next token comes after five minutes. */
+  /** More reasons at once than the budget admits. 25 are written; the next token is added after five minutes. */
   static void fabric8Burst() throws Exception {
     var before = begin();
     IntStream.range(0, 100).parallel().forEach(n -> post("burst", "Reason" + n, "It happened."));
@@ -215,7 +214,7 @@ class Events {
     same("occurrences listed", listed(namespace, "burst"), written);
   }
 
-  /** The watch asks for a WebSocket. It opens late after a 503, and never after a 200 whose body does not end. */
+  /** The watch requests a WebSocket. It opens late after a 503, and never after a 200 with an endless body. */
   static void fabric8WatchAndDelete() throws Exception {
     var before = begin();
     BlockingQueue<String> changes = new LinkedBlockingQueue<>();
@@ -232,7 +231,7 @@ class Events {
         changes.add("closed: " + error.getMessage());
       }
     };
-    // By itself the client would wait without end.
+    // The client itself has no timeout.
     var watching = CompletableFuture.supplyAsync(() -> about("watch").watch(watcher));
     until("the watch", () -> {
       same("opened", watching.isDone(), true);
@@ -252,7 +251,7 @@ class Events {
     settled(before, 2);
   }
 
-  /** A GET, then a JSON patch that holds the version read. It states what the event is, and no occurrence but the POST. */
+  /** A GET, then a JSON patch with the resourceVersion. It sets the event's fields, and is no occurrence. */
   static void fabric8Edit() throws Exception {
     var before = begin();
     String name = backOff("edit").getMetadata().getName();
@@ -268,7 +267,7 @@ class Events {
     same("written", settled(before, 1), 1);
   }
 
-  /** The embedded store does not do it, and says so. */
+  /** The embedded store refuses server-side apply. */
   static void fabric8Apply() throws Exception {
     var before = begin();
     Event event = new EventBuilder(event("apply", "BackOff", "Back-off restarting failed container"))
@@ -289,7 +288,7 @@ class Events {
 
   static final List<LegacyEventBroadcaster> broadcasters = new ArrayList<>();
 
-  /** Sends events as a process of its own would. They are sent later, and the recorder never says when. */
+  /** Sends events as a separate process would. The recorder sends them later, without notice. */
   static void record(Consumer<EventRecorder> events) {
     var broadcaster = new LegacyEventBroadcaster(official);
     broadcaster.startRecording();
@@ -301,7 +300,7 @@ class Events {
     return new V1ObjectReference().apiVersion("v1").kind("Pod").namespace(OFFICIAL).name(name).uid("uid-" + name);
   }
 
-  /** A POST, then strategic-merge patches in chunks. Of more than 25 this recorder drops the rest itself. */
+  /** A POST, then strategic-merge patches in chunks. This recorder drops occurrences above 25. */
   static void officialRepeats() throws Exception {
     var before = begin();
     record(recorder -> {
@@ -313,7 +312,7 @@ class Events {
     stored(OFFICIAL, "repeats", List.of(20));
   }
 
-  /** The recorder combines them itself, and sends the combined event and its repeats. */
+  /** The recorder combines the messages, and sends the combined event and its repeats. */
   static void officialMessages() throws Exception {
     var before = begin();
     record(recorder -> {
@@ -325,7 +324,7 @@ class Events {
     stored(OFFICIAL, "messages", COMBINED);
   }
 
-  /** Four processes, each with as much as its recorder lets through, about one object. */
+  /** Four processes report about one object, each as much as its recorder admits. */
   static void officialBurst() throws Exception {
     var before = begin();
     for (int process = 0; process < 4; process++) {

@@ -1,6 +1,6 @@
-// Records Events with the official JavaScript client, and checks what the server lists and counts.
+// Records Events with the official JavaScript client, and checks the server's list and ledger.
 //
-// Each scenario has an object of its own. A line per scenario goes to stdout; the exit code is 0 when all passed.
+// Each scenario has its own object. A line per scenario goes to stdout; the exit code is 0 if all passed.
 import assert from 'node:assert/strict';
 import { setTimeout as pause } from 'node:timers/promises';
 import {
@@ -8,17 +8,17 @@ import {
 } from '@kubernetes/client-node';
 
 const { SERVER, METRICS, SKIP_PATCH } = process.env;
-// How long what is polled for may take.
+// Time limit of polling, in milliseconds.
 const DEADLINE = 30_000;
 
 const config = new KubeConfig();
-// The client refuses plain HTTP unless it is told not to verify TLS.
+// The client refuses plain HTTP unless TLS verification is off.
 config.loadFromClusterAndUser({ name: 'eventweir', server: SERVER, skipTLSVerify: true }, { name: 'nobody' });
 const core = config.makeApiClient(CoreV1Api);
 const events = config.makeApiClient(EventsV1Api);
 
-// The two doors, each with a namespace of its own. `body` makes an event, `patched` the JSON patch of a repeat.
-const doors = {
+// The two API groups, each with its own namespace. `body` makes an event, `patched` the JSON patch of a repeat.
+const groups = {
   core: {
     api: core,
     namespace: 'javascript-core',
@@ -66,7 +66,7 @@ function pod(namespace, name) {
   return { apiVersion: 'v1', kind: 'Pod', namespace, name, uid: `uid-${name}` };
 }
 
-// Asks check again and again until it returns something; what it threw last is the reason when it never does.
+// Repeats check until it returns. After the deadline it throws the last error.
 async function until(what, check) {
   const end = Date.now() + DEADLINE;
   for (;;) {
@@ -85,8 +85,8 @@ function same(what, have, want) {
   assert.ok(text(have) === text(want), `${what}: ${text(have)}, not ${text(want)}`);
 }
 
-// The server's account of occurrences, as sums over the labels; see docs/metrics.md. moving: what waits, but not for a
-// budget, and is decided within seconds.
+// The server's ledger, summed over the labels; see docs/metrics.md. `moving` are occurrences that wait for another
+// reason than a budget, which takes seconds.
 async function ledger() {
   const text = await (await fetch(METRICS)).text();
   const sums = { moving: 0 };
@@ -98,15 +98,15 @@ async function ledger() {
   return sums;
 }
 
-// The ledger once only budgets hold occurrences back.
+// Waits until occurrences wait for budgets only, and returns the ledger.
 const begin = () =>
   until('the ledger', async () => {
     const sums = await ledger();
-    same('waiting, but not for a budget', sums.moving, 0);
+    same('waiting for other reasons than a budget', sums.moving, 0);
     return sums;
   });
 
-// How many of the occurrences sent since `before` are written, once it is decided; all are accounted for.
+// Waits as begin does, checks the ledger's growth since `before`, and returns the written occurrences.
 async function settled(before, sent) {
   const now = await begin();
   const grown = (name) => now[name] - before[name];
@@ -125,9 +125,9 @@ const post = ({ api, namespace, body }, name, reason = 'BackOff', message = 'Bac
   api.createNamespacedEvent({ namespace, body: body(name, reason, message) });
 
 // Waits until the list shows all occurrences.
-async function stored(door, name, occurrences, records) {
+async function stored(group, name, occurrences, records) {
   const items = await until(`the list of ${name}`, async () => {
-    const { items } = await list(door, name);
+    const { items } = await list(group, name);
     same('occurrences listed', total(items), occurrences);
     return items;
   });
@@ -135,59 +135,59 @@ async function stored(door, name, occurrences, records) {
   return items;
 }
 
-async function repeats(door) {
+async function repeats(group) {
   const before = await begin();
-  for (let n = 0; n < 30; n += 1) await post(door, 'repeats');
-  await stored(door, 'repeats', 30, 1);
+  for (let n = 0; n < 30; n += 1) await post(group, 'repeats');
+  await stored(group, 'repeats', 30, 1);
   same('written', await settled(before, 30), 30);
 }
 
-async function messages(door) {
+async function messages(group) {
   const before = await begin();
-  for (let volume = 0; volume < 20; volume += 1) await post(door, 'messages', 'FailedMount', `Volume ${volume}`);
-  // Nine messages stay separate; from the tenth on they are combined.
-  const counts = (await stored(door, 'messages', 20, 10)).map(count).sort((a, b) => a - b);
+  for (let volume = 0; volume < 20; volume += 1) await post(group, 'messages', 'FailedMount', `Volume ${volume}`);
+  // Nine messages stay separate; the tenth and later ones are combined.
+  const counts = (await stored(group, 'messages', 20, 10)).map(count).sort((a, b) => a - b);
   same('counts', counts, [1, 1, 1, 1, 1, 1, 1, 1, 1, 11]);
   same('written', await settled(before, 20), 20);
 }
 
-// More reasons than a budget lets through, all at once. 25 are written; the next token comes after five minutes.
-async function burst(door) {
+// More reasons at once than the budget admits. 25 are written; the next token is added after five minutes.
+async function burst(group) {
   const before = await begin();
-  await Promise.all(Array.from({ length: 100 }, (_, n) => post(door, 'burst', `Reason${n}`)));
+  await Promise.all(Array.from({ length: 100 }, (_, n) => post(group, 'burst', `Reason${n}`)));
   const written = await settled(before, 100);
   assert.ok(written >= 25, `written: ${written}, less than a full budget`);
-  same('occurrences listed', total((await list(door, 'burst')).items), written);
+  same('occurrences listed', total((await list(group, 'burst')).items), written);
 }
 
-// The caller counts, and sends a patch per repeat; so many occurrences are they to the server.
-async function patches(door, object, body, occurrences, options) {
+// The client counts, and sends a patch per repeat. `occurrences` is the number that the server counts.
+async function patches(group, object, body, occurrences, options) {
   const before = await begin();
-  const { api, namespace } = door;
-  const { name } = (await post(door, object)).metadata;
+  const { api, namespace } = group;
+  const { name } = (await post(group, object)).metadata;
   for (let number = 2; number <= 10; number += 1) {
     const answer = await api.patchNamespacedEvent({ namespace, name, body: body(number) }, options);
     same('the name in the answer', answer.metadata.name, name);
     same('the count in the answer', count(answer), number);
   }
-  await stored(door, object, 10, 1);
+  await stored(group, object, 10, 1);
   same('written', await settled(before, occurrences), occurrences);
 }
 
 const strategicMerge = setHeaderOptions('Content-Type', PatchStrategy.StrategicMergePatch);
-const mergePatches = (door) => patches(door, 'merge', door.merged, 10, strategicMerge);
-// The client's own choice for a patch. It states what the event is, and no occurrence but the POST.
-const jsonPatches = (door) => patches(door, 'json', door.patched, 1);
+const mergePatches = (group) => patches(group, 'merge', group.merged, 10, strategicMerge);
+// JSON patch is the client's default. It sets the event's fields, and is no occurrence.
+const jsonPatches = (group) => patches(group, 'json', group.patched, 1);
 
-async function watchAndDelete(door) {
+async function watchAndDelete(group) {
   const before = await begin();
-  const { api, namespace, path, field } = door;
-  const { resourceVersion } = (await list(door, 'watch')).metadata;
-  const { name } = (await post(door, 'watch')).metadata;
-  await post(door, 'watch');
-  await stored(door, 'watch', 2, 1);
+  const { api, namespace, path, field } = group;
+  const { resourceVersion } = (await list(group, 'watch')).metadata;
+  const { name } = (await post(group, 'watch')).metadata;
+  await post(group, 'watch');
+  await stored(group, 'watch', 2, 1);
   await api.deleteNamespacedEvent({ namespace, name });
-  same('records after the delete', (await list(door, 'watch')).items, []);
+  same('records after the delete', (await list(group, 'watch')).items, []);
   await assert.rejects(api.readNamespacedEvent({ namespace, name }), { code: 404 });
 
   const seen = [];
@@ -205,10 +205,10 @@ async function watchAndDelete(door) {
 }
 
 let failed = 0;
-for (const [door, about] of Object.entries(doors)) {
+for (const [group, about] of Object.entries(groups)) {
   for (const scenario of [repeats, messages, burst, mergePatches, jsonPatches, watchAndDelete]) {
     if (scenario === jsonPatches && SKIP_PATCH === '1') continue;
-    const name = `${door}-${scenario.name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
+    const name = `${group}-${scenario.name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
     try {
       await scenario(about);
       console.log(`ok ${name}`);
@@ -218,5 +218,5 @@ for (const [door, about] of Object.entries(doors)) {
     }
   }
 }
-// A watch that has seen enough may still be open.
+// A finished watch may still be open.
 process.exit(failed > 0 ? 1 : 0);

@@ -1,4 +1,4 @@
-// Command kubectl is kubectl, for machines that have none.
+// Command kubectl is kubectl, for machines without it.
 package main
 
 import (

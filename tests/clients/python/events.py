@@ -1,6 +1,6 @@
-"""Records Events with the official Python client and with a kopf operator, and checks what the server lists and counts.
+"""Records Events with the official Python client and with a kopf operator, and checks the server's list and ledger.
 
-Each scenario has an object of its own. A line per scenario goes to stdout; the exit code is 0 when all passed.
+Each scenario has its own object. A line per scenario goes to stdout; the exit code is 0 if all passed.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from kubernetes import client, watch
 
 SERVER = os.environ["SERVER"]
 METRICS = os.environ["METRICS"]
-# Seconds until what is polled for must be there.
+# Time limit of polling, in seconds.
 DEADLINE = 30
 
-# The two doors have namespaces of their own: this client cannot read a list of new-style events in which one has no
-# eventTime, and events of the other door may have none.
+# One namespace per API group: this client cannot read a list of new-style events if one has no eventTime, and core/v1
+# events may have none.
 CORE, NEW = "python-core", "python-new"
 
 configuration = client.Configuration(host=SERVER)
@@ -33,7 +33,7 @@ new = client.EventsV1Api(api)
 
 
 def until(what, check):
-    """Asks check again and again until it returns something; what it raised last is the reason when it never does."""
+    """Repeats check until it returns. After the deadline it raises the last error."""
     end = time.monotonic() + DEADLINE
     while True:
         try:
@@ -49,7 +49,7 @@ def same(what, have, want):
 
 
 class Ledger:
-    """The server's account of occurrences; see docs/metrics.md."""
+    """The server's ledger; see docs/metrics.md."""
 
     def __init__(self):
         self.sums, self.waiting = {}, {}
@@ -63,7 +63,7 @@ class Ledger:
 
 
 def begin():
-    """The ledger once only budgets hold occurrences back."""
+    """Waits until occurrences wait for budgets only, and returns the ledger."""
 
     def check():
         now = Ledger()
@@ -75,7 +75,7 @@ def begin():
 
 
 def settled(before, sent, lost=0):
-    """How many of the occurrences sent since `before` are written, once it is decided; all are accounted for."""
+    """Waits as begin does, checks the ledger's growth since `before`, and returns the written occurrences."""
     now = begin()
     grown = {name: now.sums[name] - before.sums[name] for name in now.sums}
     same("received", grown["received"], sent)
@@ -91,7 +91,7 @@ def count(event):
 
 
 def listed(namespace, name):
-    """The records about an object, as the door of the namespace lists them."""
+    """Lists the records about an object through the API group of the namespace."""
     if namespace == NEW:
         selector = f"regarding.name={name}"
         return new.list_namespaced_event(namespace, field_selector=selector).items
@@ -162,7 +162,7 @@ def messages(namespace):
     before = begin()
     for volume in range(20):
         post(namespace, "messages", "FailedMount", f"MountVolume.SetUp failed for volume {volume}")
-    # Nine messages stay separate; from the tenth on they are combined.
+    # Nine messages stay separate; the tenth and later ones are combined.
     events = stored(namespace, "messages", 20, 10)
     same("the combined record", sorted(map(count, events)), [1] * 9 + [11])
     same("written", settled(before, 20), 20)
@@ -173,13 +173,13 @@ def burst(namespace):
     for reason in range(100):
         post(namespace, "burst", f"Reason{reason}")
     written = settled(before, 100)
-    # A full budget writes 25 records at once. The others wait for its refill, one every five minutes.
+    # A full budget writes 25 records at once. The others wait for a token, one per five minutes.
     assert written >= 25, f"written: {written}"
     same("occurrences listed", sum(map(count, listed(namespace, "burst"))), written)
 
 
 def patch(namespace):
-    """The caller counts: a patch per repeat. The body is a strategic-merge patch, the client's default."""
+    """The client counts, and patches per repeat with a strategic-merge patch, its default."""
     before = begin()
     name = post(namespace, "patch").metadata.name
     for number in range(2, 11):
@@ -199,11 +199,11 @@ def replace(namespace):
     post(namespace, "replace")
     event = stored(namespace, "replace", 1, 1)[0]
     event.metadata.labels = {"replaced": "yes"}
-    door = new if namespace == NEW else core
-    answer = door.replace_namespaced_event(event.metadata.name, namespace, event)
+    group = new if namespace == NEW else core
+    answer = group.replace_namespaced_event(event.metadata.name, namespace, event)
     same("labels in the answer", answer.metadata.labels, {"replaced": "yes"})
     same("labels listed", stored(namespace, "replace", 1, 1)[0].metadata.labels, {"replaced": "yes"})
-    # What is repeated afterwards counts on from there.
+    # A later repeat adds to the count.
     post(namespace, "replace")
     stored(namespace, "replace", 2, 1)
     same("written", settled(before, 2), 2)
@@ -211,27 +211,27 @@ def replace(namespace):
 
 def watch_and_delete(namespace):
     before = begin()
-    door = new if namespace == NEW else core
+    group = new if namespace == NEW else core
     field = "regarding.name" if namespace == NEW else "involvedObject.name"
     selector = {"field_selector": f"{field}=watch"}
-    version = door.list_namespaced_event(namespace, **selector).metadata.resource_version
+    version = group.list_namespaced_event(namespace, **selector).metadata.resource_version
     name = post(namespace, "watch").metadata.name
     post(namespace, "watch")
     stored(namespace, "watch", 2, 1)
-    door.delete_namespaced_event(name, namespace)
+    group.delete_namespaced_event(name, namespace)
     same("records after the delete", listed(namespace, "watch"), [])
 
     seen = []
     stream = watch.Watch()
     for change in stream.stream(
-        door.list_namespaced_event, namespace, resource_version=version, timeout_seconds=DEADLINE, **selector
+        group.list_namespaced_event, namespace, resource_version=version, timeout_seconds=DEADLINE, **selector
     ):
         seen.append((change["type"], count(change["object"])))
         if change["type"] == "DELETED":
             stream.stop()
     same("changes watched", seen, [("ADDED", 1), ("MODIFIED", 2), ("DELETED", 2)])
     try:
-        door.read_namespaced_event(name, namespace)
+        group.read_namespaced_event(name, namespace)
         raise AssertionError("the deleted event can still be read")
     except client.ApiException as error:
         same("reading the deleted event", error.status, 404)
@@ -239,10 +239,10 @@ def watch_and_delete(namespace):
 
 
 def operator():
-    """A kopf operator that reports on pods when it sees the seed: it watches Events, the only resource that is here.
+    """A kopf operator that reports on pods when it sees the seed. It watches Events, the server's only resource.
 
-    An operator asks the discovery for namespaces and begins when they are there, and only Events are here. So it is told
-    of them in advance, as part of its insights, and never asks for one: it works for the whole cluster, without scanning.
+    An operator waits for the resource `namespaces` in discovery, and this server has only Events. So the resource is
+    preset in the operator's insights. The operator is cluster-wide and does not scan, so it never requests one.
     """
     namespace, pods = "python-kopf", {}
     for name in ("kopf-repeats", "kopf-messages", "kopf-burst"):
@@ -296,8 +296,8 @@ def operator():
 
 def main():
     logging.basicConfig(level=logging.WARNING)
-    doors = (repeats, messages, burst, patch, replace, watch_and_delete)
-    scenarios = {f"{namespace} {scenario.__name__}": (scenario, namespace) for namespace in (CORE, NEW) for scenario in doors}
+    per_group = (repeats, messages, burst, patch, replace, watch_and_delete)
+    scenarios = {f"{space} {scenario.__name__}": (scenario, space) for space in (CORE, NEW) for scenario in per_group}
     failed = 0
     for name, (scenario, *arguments) in {**scenarios, "kopf operator": (operator,)}.items():
         name = name.replace(" ", "-").replace("_", "-")

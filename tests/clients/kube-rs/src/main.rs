@@ -1,6 +1,6 @@
-//! Records Events with kube-rs' `Recorder`, and checks what the server lists and counts.
+//! Records Events with kube-rs' `Recorder`, and checks the server's list and ledger.
 //!
-//! Each scenario has an object of its own. A line per scenario goes to stdout; the exit code is 0 when all passed.
+//! Each scenario has its own object. A line per scenario goes to stdout; the exit code is 0 if all passed.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -20,7 +20,7 @@ type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const NAMESPACE: &str = "kube-rs";
 
-/// How long what is polled for may take.
+/// Time limit of polling.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Server {
@@ -28,19 +28,19 @@ struct Server {
     metrics: Client,
 }
 
-/// The server's account of occurrences, as sums over the labels; see docs/metrics.md.
+/// The server's ledger, summed over the labels; see docs/metrics.md.
 struct Ledger {
     sums: BTreeMap<String, i64>,
-    /// What waits, but not for a budget: it is decided within seconds.
+    /// Occurrences that wait for another reason than a budget, which takes seconds.
     moving: i64,
 }
 
-/// Fails with both values where they differ.
+/// Fails with both values if they differ.
 fn same<T: Debug + PartialEq>(what: &str, have: T, want: T) -> Outcome {
     if have == want { Ok(()) } else { Err(format!("{what}: {have:?}, not {want:?}").into()) }
 }
 
-/// Asks `$check` again and again until it is `Ok`; its last error is the reason when it never is.
+/// Repeats `$check` until it is `Ok`. After the deadline it returns the last error.
 macro_rules! until {
     ($what:expr, $check:expr) => {{
         let end = Instant::now() + DEADLINE;
@@ -66,7 +66,7 @@ impl Server {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// A recorder with nothing in its cache, as of a process that has just started.
+    /// Returns a recorder with an empty cache, like that of a new process.
     fn recorder(&self) -> Recorder {
         let reporter =
             Reporter { controller: "example.com/kube-rs".to_owned(), instance: Some("kube-rs-0".to_owned()) };
@@ -90,17 +90,17 @@ impl Server {
         Ok(ledger)
     }
 
-    /// The ledger once only budgets hold occurrences back.
+    /// Waits until occurrences wait for budgets only, and returns the ledger.
     async fn begin(&self) -> Outcome<Ledger> {
         let quiet = async || {
             let ledger = self.ledger().await?;
-            same("waiting, but not for a budget", ledger.moving, 0)?;
+            same("waiting for other reasons than a budget", ledger.moving, 0)?;
             Outcome::Ok(ledger)
         };
         Ok(until!("the ledger", quiet())?)
     }
 
-    /// How many of the occurrences sent since `before` are written, once it is decided; all are accounted for.
+    /// Waits as `begin` does, checks the growth of the ledger since `before`, and returns the written occurrences.
     async fn settled(&self, before: &Ledger, sent: i64) -> Outcome<i64> {
         let now = self.begin().await?;
         let grown = |name: &str| now.sums[name] - before.sums[name];
@@ -154,7 +154,7 @@ fn event(reason: &str, note: &str) -> Event {
     }
 }
 
-/// The first is a POST, each further one a merge patch of the whole event with a series.
+/// The first event is a POST, each repeat a merge patch of the whole event with a series.
 async fn repeats(server: &Server) -> Outcome {
     let before = server.begin().await?;
     let recorder = server.recorder();
@@ -165,7 +165,7 @@ async fn repeats(server: &Server) -> Outcome {
     same("written", server.settled(&before, 30).await?, 30)
 }
 
-/// A recorder does not look at the note: what differs in nothing else is a series of the first event.
+/// A recorder ignores the note: events that differ only in it are one series.
 async fn notes_of_one_recorder(server: &Server) -> Outcome {
     let before = server.begin().await?;
     let recorder = server.recorder();
@@ -177,7 +177,7 @@ async fn notes_of_one_recorder(server: &Server) -> Outcome {
     same("written", server.settled(&before, 20).await?, 20)
 }
 
-/// Recorders that know nothing of each other: each event is a POST. From the tenth note on they are combined.
+/// Recorders without common state: each event is a POST. The tenth note and later ones are combined.
 async fn notes_of_many_recorders(server: &Server) -> Outcome {
     let before = server.begin().await?;
     for volume in 0..20 {
@@ -189,7 +189,7 @@ async fn notes_of_many_recorders(server: &Server) -> Outcome {
     same("written", server.settled(&before, 20).await?, 20)
 }
 
-/// More reasons than a budget lets through, all at once. 25 are written; the next token comes after five minutes.
+/// More reasons at once than the budget admits. 25 are written; the next token is added after five minutes.
 async fn burst(server: &Server) -> Outcome {
     let before = server.begin().await?;
     let recorder = server.recorder();
@@ -209,7 +209,7 @@ async fn watch_and_delete(server: &Server) -> Outcome {
     let version = events.list(&ListParams::default().fields(object)).await?.metadata.resource_version;
     let recorder = server.recorder();
     recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
-    // Written before the next one comes, which would otherwise be part of the create.
+    // The create is written before the repeat, which would otherwise be part of it.
     server.stored("watch", 1, 1).await?;
     recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
     let name = server.stored("watch", 2, 1).await?[0].name_any();
@@ -230,14 +230,15 @@ async fn watch_and_delete(server: &Server) -> Outcome {
     }
     same("changes watched", seen, vec![("ADDED", 1), ("MODIFIED", 2), ("DELETED", 2)])?;
 
-    // The recorder still knows the name, and patches it: a whole event whose name is not known brings all that it has counted.
+    // The recorder still has the name, and patches it. The server has no such name, so the whole total of the event
+    // counts.
     recorder.publish(&event("BackOff", "Back-off restarting failed container"), &pod("watch")).await?;
     server.stored("watch", 3, 1).await?;
     server.settled(&before, 5).await.map(drop)
 }
 
-/// Prints the scenario's line; whether it passed.
-fn told(name: &str, outcome: Outcome) -> bool {
+/// Prints the line of a scenario, and returns whether it passed.
+fn report(name: &str, outcome: Outcome) -> bool {
     match &outcome {
         Ok(()) => println!("ok {name}"),
         Err(error) => println!("FAILED {name}: {}", error.to_string().replace('\n', " ")),
@@ -249,11 +250,11 @@ fn told(name: &str, outcome: Outcome) -> bool {
 async fn main() -> Outcome<ExitCode> {
     let server = &Server::new()?;
     let passed = [
-        told("repeats", repeats(server).await),
-        told("notes-of-one-recorder", notes_of_one_recorder(server).await),
-        told("notes-of-many-recorders", notes_of_many_recorders(server).await),
-        told("burst", burst(server).await),
-        told("watch-and-delete", watch_and_delete(server).await),
+        report("repeats", repeats(server).await),
+        report("notes-of-one-recorder", notes_of_one_recorder(server).await),
+        report("notes-of-many-recorders", notes_of_many_recorders(server).await),
+        report("burst", burst(server).await),
+        report("watch-and-delete", watch_and_delete(server).await),
     ];
     Ok(if passed == [true; 5] { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,4 +1,4 @@
-// The reference in Go: what client-go's own recorder costs and writes, for the comparisons of ../run.
+// The Go reference: the cost and the writes of client-go's own recorder, for the comparisons of ../run.
 package main
 
 import (
@@ -23,17 +23,17 @@ func main() {
 	}
 }
 
-// parse reads flags that `declare` names.
+// parse reads the flags that `declare` registers.
 func parse(arguments []string, declare func(*flag.FlagSet)) error {
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	declare(flags)
 	return flags.Parse(arguments)
 }
 
-// tell prints a result as one line.
-func tell(result any) error { return json.NewEncoder(os.Stdout).Encode(result) }
+// report prints a result as one JSON line.
+func report(result any) error { return json.NewEncoder(os.Stdout).Encode(result) }
 
-// cpuSeconds is the CPU time of this process so far, the garbage collector's included.
+// cpuSeconds returns the CPU time of this process so far, with garbage collection.
 func cpuSeconds() float64 {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

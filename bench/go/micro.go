@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// cost of one call of the correlator, and of telling it what was stored.
+// cost of one call of the correlator and of the update after the write.
 type cost struct {
 	Name        string  `json:"name"`
 	CPUMicros   float64 `json:"cpuMicros"`
@@ -20,7 +20,7 @@ type cost struct {
 	Bytes       float64 `json:"bytes"`
 }
 
-// wide lets client-go's own budget pass everything: what it drops costs less, and is not compared.
+// wide disables client-go's own budget: dropped events cost less, and would distort the comparison.
 var wide = record.CorrelatorOptions{BurstSize: 1_000_000_000, QPS: 1_000_000}
 
 func event(object, message int) *corev1.Event {
@@ -41,22 +41,23 @@ func event(object, message int) *corev1.Event {
 	}
 }
 
-// micro prints what client-go's EventCorrelator costs: correlate, make the patch, UpdateState.
+// micro prints the cost of client-go's EventCorrelator: correlate, make the patch, UpdateState.
 func micro(arguments []string) error {
 	seconds := 2.0
-	if err := parse(arguments, func(f *flag.FlagSet) { f.Float64Var(&seconds, "seconds", seconds, "of each figure") }); err != nil {
+	declare := func(f *flag.FlagSet) { f.Float64Var(&seconds, "seconds", seconds, "seconds per figure") }
+	if err := parse(arguments, declare); err != nil {
 		return err
 	}
 	const tracked = 4000
 	cases := []struct {
 		name string
-		// warm up so many events, then measure on from there
+		// warm is the number of events before the measurement.
 		warm int
 		make func(n int) *corev1.Event
 	}{
 		{"repeat", tracked, func(n int) *corev1.Event { return event(n%tracked, 0) }},
 		{"combining", 100, func(n int) *corev1.Event { return event(0, n) }},
-		// Every cache is full, so each object evicts one.
+		// All caches are full, so each object evicts one.
 		{"new object", 8192, func(n int) *corev1.Event { return event(n, 0) }},
 	}
 	for _, c := range cases {
@@ -79,7 +80,7 @@ func micro(arguments []string) error {
 		var allocations, bytes uint64
 		steps := 0
 		for deadline := time.Now().Add(time.Duration(seconds * float64(time.Second))); time.Now().Before(deadline); {
-			// Events are made outside of what is measured.
+			// Events are made outside of the measured time.
 			batch := make([]*corev1.Event, 2000)
 			for i := range batch {
 				batch[i] = c.make(n)
@@ -99,7 +100,7 @@ func micro(arguments []string) error {
 			steps += len(batch)
 		}
 		each := float64(steps)
-		if err := tell(cost{c.name, cpu / each * 1e6, float64(allocations) / each, float64(bytes) / each}); err != nil {
+		if err := report(cost{c.name, cpu / each * 1e6, float64(allocations) / each, float64(bytes) / each}); err != nil {
 			return err
 		}
 	}

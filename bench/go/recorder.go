@@ -23,14 +23,14 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// written is what went upstream of a shape.
+// written is the writes for a shape.
 type written struct {
 	Occurrences int     `json:"occurrences"`
 	Writes      int     `json:"writes"`
 	Seconds     float64 `json:"seconds"`
 }
 
-// each calls f with every event of a file, in order.
+// each calls f with each event of a file, in order.
 func each(path string, f func(*corev1.Event) error) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func each(path string, f func(*corev1.Event) error) error {
 	return lines.Err()
 }
 
-// pace lets events pass at a rate.
+// pace limits events to a rate.
 type pace struct {
 	begin    time.Time
 	interval time.Duration
@@ -66,17 +66,17 @@ func (p *pace) wait() {
 	p.passed++
 }
 
-// simulated is what client-go's correlators write of a shape, and what the counts of their records then are.
+// simulated is the writes of client-go's correlators for a shape, and the sum of their records' counts.
 type simulated struct {
 	Occurrences int `json:"occurrences"`
 	Writes      int `json:"writes"`
 	Shown       int `json:"shown"`
 }
 
-// simulate lets client-go's correlators, one a source, see a shape in its own time, in front of an API server that answers at once.
+// simulate runs a shape through client-go's correlators, one per source, in simulated time and with immediate answers.
 func simulate(arguments []string) error {
 	var path string
-	if err := parse(arguments, func(f *flag.FlagSet) { f.StringVar(&path, "file", "", "a shape") }); err != nil {
+	if err := parse(arguments, func(f *flag.FlagSet) { f.StringVar(&path, "file", "", "file with a shape") }); err != nil {
 		return err
 	}
 	clock := clocktesting.NewFakePassiveClock(begin)
@@ -106,10 +106,10 @@ func simulate(arguments []string) error {
 	for _, count := range counts {
 		sum.Shown += count
 	}
-	return tell(sum)
+	return report(sum)
 }
 
-// sink counts what a broadcaster sends, and says when it has sent the last event.
+// sink counts the writes of a broadcaster, and closes `fence` after the last event.
 type sink struct {
 	record.EventSink
 	writes *atomic.Int64
@@ -141,20 +141,20 @@ func config(kubeconfig string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The client's own limit of 5 requests a second would hide what the recorder wants to write.
+	// The client's own limit of 5 requests per second would hide the recorder's writes.
 	config.QPS = -1
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	return config, nil
 }
 
-// broadcast reports a shape through client-go's broadcasters, one a source, to an apiserver.
+// broadcast reports a shape to an apiserver through client-go's broadcasters, one per source.
 func broadcast(arguments []string) error {
 	var kubeconfig, path string
 	rate := 1000.0
 	err := parse(arguments, func(f *flag.FlagSet) {
-		f.StringVar(&kubeconfig, "kubeconfig", "", "of the apiserver")
-		f.StringVar(&path, "file", "", "a shape")
-		f.Float64Var(&rate, "rate", rate, "events a second")
+		f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the apiserver")
+		f.StringVar(&path, "file", "", "file with a shape")
+		f.Float64Var(&rate, "rate", rate, "events per second")
 	})
 	if err != nil {
 		return err
@@ -194,7 +194,7 @@ func broadcast(arguments []string) error {
 		return err
 	}
 	for _, r := range reporters {
-		// Told again and again: a full queue drops this one, too.
+		// Retried, because a full queue drops this event too.
 		for sent := false; !sent; {
 			r.Event(&corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "fence"}, corev1.EventTypeNormal, fenceReason, fenceReason)
 			select {
@@ -204,17 +204,17 @@ func broadcast(arguments []string) error {
 			}
 		}
 	}
-	return tell(written{occurrences, int(writes.Load()), time.Since(pace.begin).Seconds()})
+	return report(written{occurrences, int(writes.Load()), time.Since(pace.begin).Seconds()})
 }
 
-// post sends every occurrence of a shape to eventweir, in order for each source.
+// post sends each occurrence of a shape to eventweir, in order per source.
 func post(arguments []string) error {
 	var to, path string
 	rate := 1000.0
 	err := parse(arguments, func(f *flag.FlagSet) {
 		f.StringVar(&to, "to", "", "URL of eventweir")
-		f.StringVar(&path, "file", "", "a shape")
-		f.Float64Var(&rate, "rate", rate, "events a second")
+		f.StringVar(&path, "file", "", "file with a shape")
+		f.Float64Var(&rate, "rate", rate, "events per second")
 	})
 	if err != nil {
 		return err
@@ -258,7 +258,7 @@ func post(arguments []string) error {
 	if err != nil {
 		return err
 	}
-	return tell(written{Occurrences: occurrences, Seconds: time.Since(pace.begin).Seconds()})
+	return report(written{Occurrences: occurrences, Seconds: time.Since(pace.begin).Seconds()})
 }
 
 func postOne(client *http.Client, to string, body []byte) error {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// correlators has one of client-go's correlators for each source, as if each were a process.
+// correlators has one of client-go's correlators per source, as if each source were a process.
 type correlators struct {
 	mu sync.Mutex
 	of map[corev1.EventSource]*record.EventCorrelator
@@ -31,7 +31,7 @@ func (c *correlators) get(source corev1.EventSource) *record.EventCorrelator {
 	return found
 }
 
-// serve decodes with apimachinery's own decoder, correlates with client-go, and answers as the bare server does.
+// serve decodes with apimachinery's decoder, correlates with client-go, and answers like the bare server.
 func serve([]string) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -71,7 +71,7 @@ func serve([]string) error {
 	}))
 }
 
-// asCore is the event as client-go's correlator takes it, and who reports it.
+// asCore returns the event as client-go's correlator needs it, and its source.
 func asCore(object runtime.Object) (*corev1.Event, corev1.EventSource, error) {
 	switch e := object.(type) {
 	case *corev1.Event:
@@ -84,5 +84,5 @@ func asCore(object runtime.Object) (*corev1.Event, corev1.EventSource, error) {
 			ReportingController: e.ReportingController, ReportingInstance: e.ReportingInstance,
 		}, source, nil
 	}
-	return nil, corev1.EventSource{}, fmt.Errorf("%T is no event", object)
+	return nil, corev1.EventSource{}, fmt.Errorf("%T is not an event", object)
 }

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// occurrence is something that happens at a time of a shape.
+// occurrence is one occurrence at a time of a shape.
 type occurrence struct {
 	at      time.Duration
 	source  corev1.EventSource
@@ -40,9 +40,9 @@ func ref(kind, name string) corev1.ObjectReference {
 
 var scheduler = corev1.EventSource{Component: "default-scheduler"}
 
-// all shapes, each an hour or less of a cluster's life.
+// all shapes. Each is an hour or less in a cluster.
 var all = map[string]func(add func(occurrence)){
-	// 50 pods on 10 nodes crash for half an hour; the kubelet tells of it every 10 s.
+	// 50 pods on 10 nodes crash for half an hour; the kubelet reports it every 10 s.
 	"crash-loop": func(add func(occurrence)) {
 		for pod := range 50 {
 			object := ref("Pod", fmt.Sprintf("crash-%02d", pod))
@@ -54,7 +54,7 @@ var all = map[string]func(add func(occurrence)){
 			}
 		}
 	},
-	// 100 pods find no node for half an hour; the numbers in the message differ from try to try.
+	// 100 pods cannot be scheduled for half an hour; the numbers in the message differ between tries.
 	"failed-scheduling": func(add func(occurrence)) {
 		for pod := range 100 {
 			object := ref("Pod", fmt.Sprintf("pending-%03d", pod))
@@ -65,7 +65,7 @@ var all = map[string]func(add func(occurrence)){
 			}
 		}
 	},
-	// 40 pods on 10 nodes name an image that is not there: pull, fail, back off.
+	// 40 pods on 10 nodes have a missing image: pull, fail, back off.
 	"image-pull": func(add func(occurrence)) {
 		for pod := range 40 {
 			object := ref("Pod", fmt.Sprintf("pull-%02d", pod))
@@ -73,20 +73,20 @@ var all = map[string]func(add func(occurrence)){
 			image := "registry.example.com/shop/checkout:v1.42.7"
 			for i := range 120 {
 				at := time.Duration(i)*15*time.Second + time.Duration(pod)*173*time.Millisecond
-				tell := func(normal bool, reason, message string) {
+				report := func(normal bool, reason, message string) {
 					add(occurrence{at, kubelet(pod % 10), object, normal, reason, message})
 				}
 				if i%20 == 0 {
-					tell(true, "Pulling", fmt.Sprintf("Pulling image %q", image))
-					tell(false, "Failed", fmt.Sprintf("Failed to pull image %q: not found", image))
-					tell(false, "Failed", "Error: ErrImagePull")
+					report(true, "Pulling", fmt.Sprintf("Pulling image %q", image))
+					report(false, "Failed", fmt.Sprintf("Failed to pull image %q: not found", image))
+					report(false, "Failed", "Error: ErrImagePull")
 				}
-				tell(true, "BackOff", fmt.Sprintf("Back-off pulling image %q", image))
-				tell(false, "Failed", "Error: ImagePullBackOff")
+				report(true, "BackOff", fmt.Sprintf("Back-off pulling image %q", image))
+				report(false, "Failed", "Error: ImagePullBackOff")
 			}
 		}
 	},
-	// 50 nodes with 100 pods each are gone: 5,000 pods are not ready, are evicted, and are made anew elsewhere.
+	// 50 nodes with 100 pods each fail: 5,000 pods become not ready, are evicted, and are created on other nodes.
 	"node-loss": func(add func(occurrence)) {
 		lifecycle := corev1.EventSource{Component: "node-controller"}
 		taint := corev1.EventSource{Component: "taint-eviction-controller"}
@@ -130,7 +130,7 @@ var all = map[string]func(add func(occurrence)){
 			}
 		}
 	},
-	// One object, one message, a thousand times a second for half a minute.
+	// One object and one message, 1,000 times per second for half a minute.
 	"one-object": func(add func(occurrence)) {
 		for i := range 30_000 {
 			add(occurrence{time.Duration(i) * time.Millisecond, kubelet(1), ref("Pod", "busy"), false, "Unhealthy", "Readiness probe failed"})
@@ -138,10 +138,10 @@ var all = map[string]func(add func(occurrence)){
 	},
 }
 
-// begin is where the time of all shapes starts.
+// begin is the start time of all shapes.
 var begin = time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC)
 
-// event is what client-go's recorder makes of it (tools/record/event.go: makeEvent).
+// event returns the event that client-go's recorder makes of an occurrence (tools/record/event.go: makeEvent).
 func (o occurrence) event(serial int) *corev1.Event {
 	at := metav1.NewTime(begin.Add(o.at))
 	severity := corev1.EventTypeWarning
@@ -158,7 +158,7 @@ func (o occurrence) event(serial int) *corev1.Event {
 	}
 }
 
-// shapes writes each shape to a file of its own, as NDJSON in the order of time.
+// shapes writes each shape to its own file, as NDJSON in order of time.
 func shapes(arguments []string) error {
 	dir := "."
 	if err := parse(arguments, func(f *flag.FlagSet) { f.StringVar(&dir, "dir", dir, "folder to write to") }); err != nil {
@@ -172,7 +172,7 @@ func shapes(arguments []string) error {
 			return err
 		}
 	}
-	return tell(len(all))
+	return report(len(all))
 }
 
 func write(path string, found []occurrence) error {

@@ -8,19 +8,19 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// stored is what an apiserver shows.
+// stored is the records of an apiserver, and the sum of their counts.
 type stored struct {
 	Records     int `json:"records"`
 	Occurrences int `json:"occurrences"`
 }
 
-// show counts the events of an apiserver and what they stand for, and with --clear deletes them.
+// show counts the events of an apiserver and their occurrences, and deletes them with --clear.
 func show(arguments []string) error {
 	var kubeconfig string
 	var clear bool
 	err := parse(arguments, func(f *flag.FlagSet) {
-		f.StringVar(&kubeconfig, "kubeconfig", "", "of the apiserver")
-		f.BoolVar(&clear, "clear", false, "delete them")
+		f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the apiserver")
+		f.BoolVar(&clear, "clear", false, "delete the events")
 	})
 	if err != nil {
 		return err
@@ -51,5 +51,5 @@ func show(arguments []string) error {
 			return err
 		}
 	}
-	return tell(sum)
+	return report(sum)
 }

@@ -46,7 +46,7 @@ pub(crate) fn serve(router: Router, tls: Option<Arc<ServerConfig>>) -> anyhow::R
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         println!("LISTEN {}", listener.local_addr()?);
-        // `axum::serve` also handles upgrades and a graceful end.
+        // `axum::serve` also does upgrades and a graceful shutdown.
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
@@ -66,17 +66,17 @@ pub(crate) fn serve(router: Router, tls: Option<Arc<ServerConfig>>) -> anyhow::R
 }
 
 async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
-    // The client sees a connection that breaks.
+    // The client sees a broken connection.
     drop(Builder::new().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await);
 }
 
 async fn answer(body: Bytes) -> impl IntoResponse {
-    // Read, and not used.
+    // The body is read, and not used.
     drop(body);
     (StatusCode::CREATED, [(header::CONTENT_TYPE, "application/json")], r#"{"kind":"Status"}"#)
 }
 
-/// The members of an event that a correlator reads, borrowed from the line where nothing is escaped.
+/// The fields of an event that a correlator reads, borrowed from the line if nothing is escaped.
 #[expect(dead_code, reason = "parsed to be timed")]
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -139,7 +139,7 @@ fn is_event(line: &[u8]) -> bool {
     serde_json::from_slice::<Event<'_>>(line).map(std::hint::black_box).is_ok()
 }
 
-/// Parses each line as it arrives, and answers how many were events.
+/// Parses each line as it arrives, and answers the number of events and faults.
 async fn parse(body: Body) -> (StatusCode, String) {
     let mut body = body.into_data_stream();
     let (mut buffer, mut events, mut faults) = (Vec::new(), 0_u64, 0_u64);

@@ -1,22 +1,22 @@
-//! Events as clusters send them: templates that are rendered once, with varying digits.
+//! Events as in clusters: templates that are rendered once, with varying digits.
 //!
 //! A template has marks of a fixed width for the object, the node, the serial number in the name, and a number in the
 //! message. The generator copies a template and overwrites the marks, which takes little CPU.
 
 use crate::shapes::{CRASH, NEW, NODE, OBJECT, REPEATING, SERIAL, Shape, VARYING};
 
-/// Which events are sent.
+/// The kinds of events that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Mix {
-    /// Crash loops, failed scheduling, image pull back-offs, failed probes, and now and then a new pod.
+    /// Crash loops, failed scheduling, image pull back-offs, failed probes, and a few new pods.
     Mixed,
-    /// One kubelet event an object, each object once, in order.
+    /// One kubelet event per object, each object once, in order.
     Walk,
-    /// The same events, drawn by chance.
+    /// The same events in random order.
     Draw,
 }
 
-/// Of a thousand events of the mix, those about new pods.
+/// Events about new pods, per thousand events of the mix.
 const NEW_PERMILLE: u64 = 10;
 
 /// The kind of a mark.
@@ -28,7 +28,7 @@ enum Slot {
     Varying,
 }
 
-/// A rendered request, and where its marks are.
+/// A rendered request with the positions of its marks.
 #[derive(Debug)]
 pub(crate) struct Template {
     pub(crate) bytes: Vec<u8>,
@@ -58,7 +58,7 @@ pub(crate) struct Events {
     nodes: u64,
     random: u64,
     serial: u64,
-    /// The newest pod, and how many of its events were sent.
+    /// The newest pod, and the number of its events so far.
     fresh: u64,
     fresh_step: usize,
     walked: u64,
@@ -81,7 +81,7 @@ pub(crate) struct Population {
 }
 
 impl Events {
-    /// Renders the templates; `frame` makes a request of an event's path and body.
+    /// Renders the templates; `frame` makes a request from an event's path and body.
     pub(crate) fn new(population: Population, mut frame: impl FnMut(&str, &[u8]) -> Vec<u8>) -> Self {
         let mut render = |shape: Shape| Template::new(frame(shape.path(), &shape.json()));
         let Population { mix, first, objects, nodes } = population;
@@ -103,12 +103,12 @@ impl Events {
         }
     }
 
-    /// Whether a walk has passed every object.
+    /// Whether a walk has covered all objects.
     pub(crate) fn is_over(&self) -> bool {
         self.mix == Mix::Walk && self.walked >= self.objects
     }
 
-    /// Draws a number by xorshift64*, which is cheap and random enough here.
+    /// Draws a number by xorshift64*, which is cheap and random enough for this.
     fn draw(&mut self, below: u64) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -132,7 +132,7 @@ impl Events {
                 Mix::Walk => self.walked,
             };
             self.walked += 1;
-            // An object is in one kind of trouble.
+            // Each object has one kind of problem.
             (object, (object % self.repeating.len() as u64) as usize)
         };
         self.serial += 1;

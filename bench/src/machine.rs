@@ -2,7 +2,7 @@
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Ticks per second in which `/proc` counts CPU time, whatever the kernel's own clock.
+/// Ticks per second of CPU time in `/proc`, for all kernel clocks.
 const TICKS: f64 = 100.0;
 
 /// Returns the CPU time of a process so far: user and kernel mode, all threads.
@@ -11,7 +11,7 @@ const TICKS: f64 = 100.0;
 /// When there is no such process.
 pub(crate) fn cpu_seconds(pid: u32) -> anyhow::Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, in parentheses, may contain anything; user and system time are the 12th and 13th field after it.
+    // The name, in parentheses, may have any characters; user and system time are the 12th and 13th field after it.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
     let ticks: f64 = fields.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
     Ok(ticks / TICKS)
@@ -27,7 +27,7 @@ pub(crate) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or_default() * 1024)
 }
 
-/// Restricts this thread, and the processes that it starts from now on, to these cores.
+/// Restricts this thread, and the processes that it starts later, to these cores.
 ///
 /// # Errors
 /// When there is no such core.
@@ -39,7 +39,7 @@ pub(crate) fn pin(cores: &[usize]) -> anyhow::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Raises the priority of this process where that is allowed, so that other processes do not delay the generator.
+/// Raises the priority of this process if allowed, so that other processes do not delay the generator.
 pub(crate) fn be_first() {
     let _ignored = rustix::process::nice(-15);
 }
@@ -55,7 +55,7 @@ pub(crate) fn describe() -> String {
     format!(
         "{cores} cores of {}, Linux {}, load average {}",
         model.trim_start_matches([' ', '\t', ':']),
-        // Without the suffix of its distribution.
+        // Without the suffix of the distribution.
         kernel.trim().split('-').next().unwrap_or_default(),
         load.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
     )

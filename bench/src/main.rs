@@ -1,6 +1,6 @@
-//! Measures eventweir: a load generator, servers to compare with, and the driver of each target (`run`).
+//! Measures eventweir: a load generator, servers for comparison, and the driver of each target (`run`).
 //!
-//! Each part runs in its own process, started from this program, so that each has its own CPU time and memory.
+//! Each part runs in its own process of this program, with its own CPU time and memory.
 
 mod bare;
 mod events;
@@ -14,18 +14,18 @@ mod tls;
 
 use clap::Parser;
 
-/// The allocator of the program that is measured, so that the servers differ in their work only.
+/// The allocator of the measured program, so that the servers differ only in their work.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Measures eventweir; `bench/run TARGET` builds everything first.
 #[derive(Debug, Parser)]
 enum Command {
-    /// Sends events, and prints what came back as one JSON line.
+    /// Sends events, and prints the outcome as one JSON line.
     Load(load::Options),
-    /// Reads a body and answers, nothing else: the server that eventweir is compared with.
+    /// Reads a body and answers, and does nothing else: the server for comparison.
     Bare(bare::Options),
-    /// Passes every request on, nothing else: the proxy that eventweir is compared with.
+    /// Forwards all requests, and does nothing else: the proxy for comparison.
     Proxy(proxy::Options),
     /// Stands in for the apiserver.
     Stub(stub::Options),

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioExecutor;
 /// `proxy`
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// The server behind it.
+    /// The server behind the proxy.
     #[arg(long)]
     to: SocketAddr,
 }

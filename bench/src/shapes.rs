@@ -1,4 +1,4 @@
-//! Events that clusters have, as JSON with marks where [`crate::events`] writes the varying parts.
+//! Events as in clusters, as JSON with marks where [`crate::events`] writes the varying parts.
 
 pub(crate) const OBJECT: &str = "~~~~~~~~";
 pub(crate) const NODE: &str = "^^^^^^";
@@ -11,7 +11,7 @@ const TIME: &str = "2026-03-01T08:00:00Z";
 /// The kind of an event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Reported at core/v1 by a node's kubelet, else at events.k8s.io/v1 by this controller.
+    /// The controller that reports at events.k8s.io/v1; `None` is a node's kubelet at core/v1.
     controller: Option<&'static str>,
     reason: &'static str,
     warning: bool,
@@ -28,7 +28,7 @@ pub(crate) const CRASH: Shape = kubelet(
     "Back-off restarting failed container checkout in pod checkout-7d9c5b6f4d-~~~~~~~~_shop(0d2c5f6e-7a8b-4c9d-8e1f-2a3b~~~~~~~~)",
 );
 
-/// How often of 64 each repeating shape comes.
+/// The repeating shapes, with their shares of 64.
 pub(crate) const REPEATING: [(usize, Shape); 6] = [
     (26, CRASH),
     (
@@ -98,7 +98,7 @@ impl Shape {
 
     pub(crate) fn json(self) -> Vec<u8> {
         let (reason, severity) = (self.reason, self.severity());
-        // The messages have no other character that JSON escapes.
+        // The messages have no other characters that JSON escapes.
         let message = self.message.replace('"', "\\\"");
         let pod = format!("checkout-7d9c5b6f4d-{OBJECT}");
         let object = format!(

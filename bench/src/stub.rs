@@ -1,6 +1,7 @@
-//! A stand-in for the apiserver that answers at once: stores events, merges patches, accepts every token and request.
+//! A stand-in for the apiserver with immediate answers: it stores events, merges patches, and accepts all tokens and
+//! requests.
 //!
-//! In front of it eventweir's outbox works, and no apiserver takes CPU beside it.
+//! So eventweir's outbox does its work, without the CPU time of an apiserver.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,7 +18,7 @@ use axum::routing::{get, post};
 use futures_util::stream;
 use serde_json::{Map, Value, json};
 
-/// What `passthrough` asks for.
+/// The requests of `passthrough`.
 pub(crate) const PODS: &str = "/api/v1/pods";
 pub(crate) const POD: &str = "/api/v1/namespaces/shop/pods/web-0";
 
@@ -34,7 +35,7 @@ struct Stub {
     /// Events as JSON texts, by namespace and name.
     events: Mutex<HashMap<(String, String), Bytes>>,
     version: AtomicU64,
-    /// Time between two writes, and when the next one may be answered; `None` is no limit.
+    /// Interval between two writes, and the time of the next answer; `None` is no limit.
     pace: Option<(Duration, Mutex<Instant>)>,
 }
 
@@ -92,7 +93,7 @@ fn merge(target: &mut Map<String, Value>, patch: Map<String, Value>) {
 }
 
 impl Stub {
-    /// Waits for the turn of a write.
+    /// Waits until the rate allows a write.
     async fn turn(&self) {
         let Some((interval, next)) = &self.pace else { return };
         let at = {
@@ -171,7 +172,7 @@ async fn list(State(stub): State<Arc<Stub>>, RawQuery(query): RawQuery) -> Respo
     answer(StatusCode::OK, list.to_string())
 }
 
-/// TokenReview: every token belongs to a service account of its own, which bears the token's first 8 characters.
+/// TokenReview: each token belongs to its own service account, named by the token's first 8 characters.
 async fn token_review(body: Bytes) -> Response {
     let review: Value = serde_json::from_slice(&body).unwrap_or_default();
     let name = review["spec"]["token"].as_str().unwrap_or_default().get(..8).unwrap_or("short");
@@ -180,7 +181,7 @@ async fn token_review(body: Bytes) -> Response {
     answer(StatusCode::CREATED, json!({"status": {"authenticated": true, "user": user}}).to_string())
 }
 
-/// SubjectAccessReview: everything is allowed.
+/// SubjectAccessReview: all requests are allowed.
 async fn access_review() -> Response {
     answer(StatusCode::CREATED, json!({"status": {"allowed": true}}).to_string())
 }

@@ -1,4 +1,5 @@
-//! The certificate of a run, two files in a folder: eventweir and the bare server serve it, the generator trusts it.
+//! The certificate of a run, two files in a folder. Eventweir and the bare server serve it, and the generator trusts
+//! it.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +26,7 @@ pub(crate) fn write(folder: &Path) -> anyhow::Result<()> {
     Ok(fs::write(folder.join(KEY), signing_key.serialize_pem())?)
 }
 
-/// The bare server's side.
+/// Returns the bare server's configuration.
 ///
 /// # Errors
 /// When the files cannot be used.
@@ -37,7 +38,7 @@ pub(crate) fn server(folder: &Path) -> anyhow::Result<Arc<ServerConfig>> {
     Ok(Arc::new(builder.with_single_cert(chain, key)?))
 }
 
-/// The generator's side.
+/// Returns the generator's configuration.
 ///
 /// # Errors
 /// When the file cannot be used.

@@ -12,11 +12,11 @@ use super::Options;
 
 /// Room for one read.
 const READ_BYTES: usize = 64 << 10;
-/// More headers than any server here sends.
+/// A limit above the headers of all servers here.
 const HEADERS_MAX: usize = 32;
-const CLOSED: &str = "the server has closed the connection";
+const CLOSED: &str = "the server closed the connection";
 
-/// A connection.
+/// A connection with its request and answer.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: TcpStream,
@@ -64,7 +64,7 @@ impl Connection {
         Ok(Self { socket, tls, due: None, request: Vec::new(), taken: 0, answer: Vec::new() })
     }
 
-    /// Sends the request that `write` appends; [`Self::flush`] sends the rest when the socket is full.
+    /// Sends the request that `write` appends. [`Self::flush`] sends the rest once the socket has room.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -80,7 +80,7 @@ impl Connection {
         self.flush()
     }
 
-    /// Gives the socket what it takes of the request.
+    /// Writes as much of the request as the socket takes.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -133,7 +133,7 @@ impl Connection {
     }
 }
 
-/// `None` where the socket would block.
+/// Returns `None` if the socket would block.
 fn ready(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(length) => Ok(Some(length)),
@@ -142,7 +142,7 @@ fn ready(result: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Returns the head of a request; with a media type that of a POST, else a whole GET.
+/// Returns the head of a POST with this media type and length, or a whole GET.
 pub(super) fn head(options: &Options, path: &str, body: Option<(&str, usize)>) -> Vec<u8> {
     let Options { to, token, .. } = options;
     let token = token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();

@@ -110,7 +110,7 @@ impl<'a> Generator<'a> {
         })
     }
 
-    /// Sends and receives for that long, or until a walk has passed every object.
+    /// Sends and receives for this time, or until a walk has covered all objects.
     fn drive(&mut self, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         loop {
@@ -122,9 +122,9 @@ impl<'a> Generator<'a> {
             let sleep = match &self.pace {
                 // The stub answers every GET, and runs on this core.
                 None if self.options.get.is_some() => SLEEP,
-                // A closed loop polls. If it slept, the server would pay for waking it: on a virtual machine as much as
-                // for the whole request, and a slow server more often than a fast one. Real clients sleep on other
-                // machines.
+                // A closed loop polls. If it slept, the server would pay for its wakeups. On a virtual machine they
+                // cost as much as the whole request, and a slow server would pay more often than a fast one. Real
+                // clients sleep on other machines.
                 None => Duration::ZERO,
                 Some(_) if self.idle.is_empty() => SLEEP,
                 Some(pace) => pace.next.saturating_duration_since(Instant::now()).min(SLEEP),
@@ -142,7 +142,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Sends what is due, as far as connections are idle.
+    /// Sends the requests that are due while connections are idle.
     fn send_due(&mut self, now: Instant) -> anyhow::Result<()> {
         while !self.idle.is_empty() && !self.events.is_over() {
             let due = match &mut self.pace {
@@ -171,7 +171,7 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
-    /// Receives what arrives within that time.
+    /// Receives answers for this time.
     fn receive(&mut self, sleep: Duration) -> anyhow::Result<()> {
         let sleep = Timespec { tv_sec: 0, tv_nsec: i64::from(sleep.subsec_nanos()) };
         let mut ready = Vec::with_capacity(self.connections.len());
@@ -193,7 +193,7 @@ impl<'a> Generator<'a> {
         self.options.batch.unwrap_or(1) as u64
     }
 
-    /// CPU time of this process and of each watched one.
+    /// Returns the CPU time of this process and of each watched one.
     fn cpu_seconds(&self) -> anyhow::Result<Vec<f64>> {
         let watched = self.options.watch.iter().copied();
         std::iter::once(std::process::id()).chain(watched).map(machine::cpu_seconds).collect()

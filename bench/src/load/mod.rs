@@ -1,8 +1,8 @@
 //! The load generator: one thread with an epoll loop, HTTP/1.1, at most one request in flight per connection.
 //!
-//! Closed loop: each connection sends its next request when the last one is answered. Open loop (`--rate`): each
-//! request has a time at which it is due, and its latency counts from then. A server that stalls is charged for every
-//! request that it delays (no coordinated omission).
+//! Closed loop: each connection sends its next request after the answer to the last one. Open loop (`--rate`): each
+//! request has a due time, from which its latency counts. So a stalled server is charged for each request that it
+//! delays (no coordinated omission).
 
 mod connection;
 mod generator;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::events::Population;
 use crate::machine;
 
-/// `load`; of a flag that is given twice the last value counts.
+/// `load`. The last value of a repeated flag counts.
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_override_self = true)]
 pub(crate) struct Options {
@@ -24,13 +24,13 @@ pub(crate) struct Options {
     to: SocketAddr,
     #[arg(long, default_value_t = 32)]
     connections: usize,
-    /// Events per second; without it as many as are answered.
+    /// Events per second; without it, the next event follows the answer.
     #[arg(long)]
     rate: Option<f64>,
-    /// Events per request, as NDJSON; without it each event is a POST of its own.
+    /// Events per request, as NDJSON; without it each event is a POST.
     #[arg(long)]
     batch: Option<usize>,
-    /// GETs of this path, instead of events.
+    /// Sends GETs of this path instead of events.
     #[arg(long, conflicts_with = "batch")]
     get: Option<String>,
     /// Speaks TLS, and trusts the certificate in this folder.
@@ -39,10 +39,10 @@ pub(crate) struct Options {
     /// The bearer token of each request.
     #[arg(long)]
     token: Option<String>,
-    /// Seconds that count.
+    /// Length of the measured time in seconds.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Seconds before them that do not count.
+    /// Length of the warm-up in seconds.
     #[arg(long, default_value_t = 1.0)]
     warmup: f64,
     #[command(flatten)]
@@ -52,14 +52,14 @@ pub(crate) struct Options {
     watch: Vec<u32>,
 }
 
-/// What was sent and what was answered. All but `sent` and `failed` are of the seconds that count.
+/// The events sent and answered. All but `sent` and `failed` are of the measured time.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// Events sent, those of the warm-up included.
+    /// Events sent, with those of the warm-up.
     pub(crate) sent: u64,
-    /// Events sent without an answer of success.
+    /// Events sent without a successful answer.
     pub(crate) failed: u64,
-    /// Length of the time that counts.
+    /// Length of the measured time.
     pub(crate) seconds: f64,
     /// Events answered per second.
     pub(crate) per_second: f64,

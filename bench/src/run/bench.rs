@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use super::Options;
-use super::child::{self, Child, Says, all_cores, listens};
+use super::child::{self, Child, Stream, all_cores, listens};
 use super::weir::Weir;
 use crate::load::Outcome;
 
@@ -38,23 +38,23 @@ impl<'a> Bench<'a> {
         Ok(Self { options, folder, server_cores, load_cores })
     }
 
-    /// Returns this program as one of its parts.
+    /// Returns a command that runs a part of this program.
     pub(super) fn part(part: &str) -> anyhow::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(part);
         Ok(command)
     }
 
-    /// Starts a server that prints its address.
+    /// Starts a server, and reads the address that it prints.
     pub(super) fn server(command: &mut Command, cores: &[usize]) -> anyhow::Result<(Child, SocketAddr)> {
-        Child::start(command, cores, Says::Out, listens)
+        Child::start(command, cores, Stream::Out, listens)
     }
 
-    /// Loads a server with the run's flags and these.
+    /// Loads a server with the flags of the run and these.
     pub(super) fn load(&self, to: SocketAddr, watch: &[u32], flags: &str) -> anyhow::Result<Outcome> {
         let mut command = Self::part("load")?;
-        // At a fixed rate the generator must never wait for its core: its delay would count as the server's. A closed
-        // loop with real-time priority would starve the upstream on the same core.
+        // At a fixed rate the generator must never wait for its core, because its delay would count as the server's. In
+        // a closed loop, real-time priority would starve the upstream on the same core.
         if flags.contains("--rate") && may_be_real_time() {
             let mut before = Command::new("chrt");
             before.args(["--fifo", "1"]).arg(command.get_program()).args(command.get_args());
@@ -65,10 +65,10 @@ impl<'a> Bench<'a> {
         for pid in watch {
             command.args(["--watch", &pid.to_string()]);
         }
-        // Of a flag that is given twice the last value counts.
+        // The last value of a repeated flag counts.
         command.args(flags.split_whitespace());
-        let said = child::output(&mut command, &self.load_cores)?;
-        serde_json::from_str(&said).with_context(|| format!("the generator said {said:?}"))
+        let printed = child::output(&mut command, &self.load_cores)?;
+        serde_json::from_str(&printed).with_context(|| format!("the generator printed {printed:?}"))
     }
 
     /// Starts a stub that takes at most `rate` writes per second, and writes its kubeconfig.
@@ -86,7 +86,7 @@ impl<'a> Bench<'a> {
         Self::server(&mut command, &self.load_cores)
     }
 
-    /// Writes a kubeconfig with this server.
+    /// Writes a kubeconfig for this server.
     pub(super) fn kubeconfig(&self, address: SocketAddr) -> anyhow::Result<PathBuf> {
         let path = self.folder.join("stub.kubeconfig");
         let text = format!(
@@ -97,7 +97,7 @@ impl<'a> Bench<'a> {
         Ok(path)
     }
 
-    /// Starts a build of eventweir in front of the server of a kubeconfig.
+    /// Starts a build of eventweir with the server of a kubeconfig as its upstream.
     pub(super) fn weir(&self, program: &Path, kubeconfig: &Path, config: &str) -> anyhow::Result<Weir> {
         Weir::start(program, &self.folder, kubeconfig, config, &self.server_cores)
     }
@@ -105,12 +105,12 @@ impl<'a> Bench<'a> {
 
 impl Drop for Bench<'_> {
     fn drop(&mut self) {
-        // A leftover in the temporary folder does no harm.
+        // A leftover folder in the temporary directory is harmless.
         drop(std::fs::remove_dir_all(&self.folder));
     }
 }
 
-/// Whether programs may be started with real-time priority: as root, with util-linux.
+/// Whether this process may start programs with real-time priority: as root, with util-linux.
 fn may_be_real_time() -> bool {
     static MAY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *MAY.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Processes of a measurement, which end with it.
+//! Processes of a measurement, killed at its end.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -12,15 +12,15 @@ use crate::machine;
 /// Timeout of a GET.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where a program prints that it is ready.
+/// The stream on which a program reports that it is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Says {
+pub(super) enum Stream {
     Out,
-    /// On standard error.
+    /// Standard error.
     Err,
 }
 
-/// A process; dropping it ends it.
+/// A process, killed when dropped.
 #[derive(Debug)]
 pub(super) struct Child {
     process: std::process::Child,
@@ -35,36 +35,36 @@ impl Child {
     pub(super) fn start<T>(
         command: &mut Command,
         cores: &[usize],
-        says: Says,
+        stream: Stream,
         mut ready: impl FnMut(&str) -> Option<T>,
     ) -> anyhow::Result<(Self, T)> {
-        let mut child = Self::spawn(command, cores, says)?;
-        let output: Box<dyn std::io::Read + Send> = match says {
-            Says::Out => Box::new(child.process.stdout.take().context("its output is piped")?),
-            Says::Err => Box::new(child.process.stderr.take().context("its output is piped")?),
+        let mut child = Self::spawn(command, cores, stream)?;
+        let output: Box<dyn std::io::Read + Send> = match stream {
+            Stream::Out => Box::new(child.process.stdout.take().context("its output is piped")?),
+            Stream::Err => Box::new(child.process.stderr.take().context("its output is piped")?),
         };
         let mut lines = BufReader::new(output).lines();
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         let found = loop {
-            let Some(line) = lines.next() else { bail!("{} ended early: {}", child.name, said.join("\n")) };
+            let Some(line) = lines.next() else { bail!("{} ended early: {}", child.name, printed.join("\n")) };
             let line = line?;
             if let Some(found) = ready(&line) {
                 break found;
             }
-            said.push(line);
+            printed.push(line);
         };
         // Later lines must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Ok((child, found))
     }
 
-    fn spawn(command: &mut Command, cores: &[usize], says: Says) -> anyhow::Result<Self> {
+    fn spawn(command: &mut Command, cores: &[usize], stream: Stream) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         // A child inherits the cores of the thread that starts it.
         machine::pin(cores)?;
-        let process = match says {
-            Says::Out => command.stdout(Stdio::piped()),
-            Says::Err => command.stderr(Stdio::piped()),
+        let process = match stream {
+            Stream::Out => command.stdout(Stdio::piped()),
+            Stream::Err => command.stderr(Stdio::piped()),
         }
         .stdin(Stdio::null())
         .spawn();
@@ -79,7 +79,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         drop(self.process.kill());
         drop(self.process.wait());
     }
@@ -90,14 +90,14 @@ impl Drop for Child {
 /// # Errors
 /// When it fails.
 pub(super) fn output(command: &mut Command, cores: &[usize]) -> anyhow::Result<String> {
-    let mut child = Child::spawn(command, cores, Says::Out)?;
-    let mut said = String::new();
-    child.process.stdout.take().context("its output is piped")?.read_to_string(&mut said)?;
+    let mut child = Child::spawn(command, cores, Stream::Out)?;
+    let mut printed = String::new();
+    child.process.stdout.take().context("its output is piped")?.read_to_string(&mut printed)?;
     let status = child.process.wait()?;
     if !status.success() {
-        bail!("{command:?} failed with {status}: {said}");
+        bail!("{command:?} failed with {status}: {printed}");
     }
-    Ok(said)
+    Ok(printed)
 }
 
 /// Reads the address from the line that each server here prints.
@@ -108,7 +108,7 @@ pub(super) fn listens(line: &str) -> Option<SocketAddr> {
 /// GETs a path without a client library, and returns the body of the answer.
 ///
 /// # Errors
-/// When there is no answer, or none with 200.
+/// When there is no answer with 200.
 pub(super) fn get(from: SocketAddr, path: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(from)?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -122,7 +122,7 @@ pub(super) fn get(from: SocketAddr, path: &str) -> anyhow::Result<String> {
     Ok(body.to_owned())
 }
 
-/// Returns the cores that may be used; read once, before anything is pinned.
+/// Returns the usable cores; read once, before any thread is pinned.
 pub(super) fn all_cores() -> Vec<usize> {
     static CORES: std::sync::OnceLock<Vec<usize>> = std::sync::OnceLock::new();
     CORES.get_or_init(machine::cores).clone()

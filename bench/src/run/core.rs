@@ -1,4 +1,4 @@
-//! The core and the access decision without a server: `benches/correlate.rs`, beside client-go's correlator, and
+//! The core and the access decision without a server: `benches/correlate.rs`, compared with client-go's correlator, and
 //! `benches/access.rs`.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
 use super::{Options, child};
 
-/// Names in `benches/correlate.rs`.
+/// Names of cases in `benches/correlate.rs`.
 const FLOOR: &str = "floor, 4,000 keys";
 const REPEAT: &str = "repeat: accept and write the patch, 4,000 keys";
-/// Names in go/micro.go and in `benches/correlate.rs`, and how many times less CPU ours must take.
+/// Names in go/micro.go and in `benches/correlate.rs`, with the least ratio of their CPU times.
 const PAIRS: [(&str, &str, Option<f64>); 3] = [
     ("repeat", REPEAT, Some(30.0)),
     ("combining", "combining: accept, a new message each", None),
@@ -31,16 +31,16 @@ struct Cost {
     bytes: f64,
 }
 
-/// Runs one of `benches/`, and prints and returns its microseconds by name.
+/// Runs one of `benches/`, prints its times, and returns the microseconds by name.
 fn criterion(bench: &Bench<'_>, name: &str) -> anyhow::Result<BTreeMap<String, f64>> {
     let Options { profile, seconds, warmup, .. } = bench.options;
     let cargo = ["bench", "--locked", "--profile", profile, "--bench", name];
     child::output(Command::new("cargo").args(cargo).args(["--no-run", "--quiet"]), &bench.server_cores)?;
     let mut command = Command::new("cargo");
     command.args(cargo).args(["--", "--measurement-time", &seconds.to_string()]);
-    // Only the likely figure is read, which needs no more resamples.
+    // Only the estimate is read, so few resamples are enough.
     command.args(["--warm-up-time", &warmup.min(1.0).to_string(), "--nresamples", "1000"]);
-    // Without criterion's progress.
+    // Hides criterion's progress.
     command.stderr(std::process::Stdio::null());
     let times = read(&child::output(&mut command, &bench.server_cores)?);
     for (name, micros) in &times {
@@ -49,7 +49,7 @@ fn criterion(bench: &Bench<'_>, name: &str) -> anyhow::Result<BTreeMap<String, f
     Ok(times)
 }
 
-/// Reads microseconds by name from criterion's output. A long name has a line of its own before its time.
+/// Reads microseconds by name from criterion's output. A long name is on a separate line before its time.
 fn read(output: &str) -> BTreeMap<String, f64> {
     let mut times = BTreeMap::new();
     let mut before = "";
@@ -57,16 +57,16 @@ fn read(output: &str) -> BTreeMap<String, f64> {
         if let Some((name, rest)) = line.split_once("time:") {
             let name = if name.trim().is_empty() { before } else { name };
             let words: Vec<&str> = rest.trim().trim_matches(['[', ']']).split_whitespace().collect();
-            // The least, the likely and the most, each with its unit.
-            if let [_, _, likely, unit, ..] = words[..]
-                && let Ok(likely) = likely.parse::<f64>()
+            // Lower bound, estimate and upper bound, each with its unit.
+            if let [_, _, estimate, unit, ..] = words[..]
+                && let Ok(estimate) = estimate.parse::<f64>()
             {
                 let micros = match unit {
-                    "ps" => likely / 1e6,
-                    "ns" => likely / 1e3,
-                    "ms" => likely * 1e3,
-                    "s" => likely * 1e6,
-                    _ => likely,
+                    "ps" => estimate / 1e6,
+                    "ns" => estimate / 1e3,
+                    "ms" => estimate * 1e3,
+                    "s" => estimate * 1e6,
+                    _ => estimate,
                 };
                 times.insert(name.trim().to_owned(), micros);
             }
@@ -76,7 +76,7 @@ fn read(output: &str) -> BTreeMap<String, f64> {
     times
 }
 
-/// The three parts of a cached access decision, and their sum.
+/// Measures the three parts of a cached access decision, and their sum.
 pub(super) fn access(bench: &Bench<'_>) -> anyhow::Result<()> {
     let mut sums = Figures::default();
     for round in 1..=bench.options.rounds {
@@ -90,10 +90,10 @@ pub(super) fn access(bench: &Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `benches/correlate.rs` adds to the name of a case that has group budgets, with tokens in them.
+/// Suffix in `benches/correlate.rs` of cases with group budgets that have tokens.
 const BUDGETED: &str = ", group budgets";
 
-/// Rounds of both.
+/// Measures eventweir's core and client-go's correlator in turn.
 pub(super) fn core(bench: &Bench<'_>) -> anyhow::Result<()> {
     let program = bench.options.go.as_ref().context("--go names no program")?;
     let seconds = bench.options.seconds.to_string();
@@ -104,8 +104,8 @@ pub(super) fn core(bench: &Bench<'_>) -> anyhow::Result<()> {
         for (name, micros) in criterion(bench, "correlate")? {
             ours.entry(name).or_default().push(micros);
         }
-        let said = child::output(Command::new(program).args(["micro", "--seconds", &seconds]), &bench.server_cores)?;
-        for line in said.lines() {
+        let printed = child::output(Command::new(program).args(["micro", "--seconds", &seconds]), &bench.server_cores)?;
+        for line in printed.lines() {
             let cost: Cost = serde_json::from_str(line)?;
             let (micros, allocations) = (short(cost.cpu_micros), short(cost.allocations));
             println!(

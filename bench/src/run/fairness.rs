@@ -1,4 +1,4 @@
-//! One caller at full speed beside another one at 100 requests per second, each known by its token.
+//! A caller at full speed beside one at 100 requests per second, each authenticated by a token.
 
 use std::thread;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::table::{Target, verdict};
 use super::weir::ROOM;
 use crate::load::Outcome;
 
-/// What the measured caller shares the server with.
+/// The other load on the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Neighbour {
-    /// Nothing.
+    /// No other load.
     None,
-    /// A caller that sends its next request as soon as the last one is answered, on 32 connections.
+    /// A caller that sends each request right after the answer to the last, on 32 connections.
     Flood,
 }
 
-/// How long the flood runs before and after the other caller.
+/// Seconds that the flood runs before and after the other caller.
 const MARGIN: f64 = 1.0;
 
 impl Neighbour {
@@ -41,14 +41,14 @@ impl Neighbour {
             let flood = scope.spawn(|| load(&flags));
             thread::sleep(Duration::from_secs_f64(MARGIN));
             let steady = steady()?;
-            anyhow::Ok((flood.join().ok().context("the flood has panicked")??, steady))
+            anyhow::Ok((flood.join().ok().context("the flood panicked")??, steady))
         })?;
         weir.check(&[&flood, &steady])?;
         Ok((steady, format!("  beside {:.0}/s", flood.per_second)))
     }
 }
 
-/// The same requests without and with the flood.
+/// Measures the same requests without and with the flood.
 pub(super) fn fairness(bench: &Bench<'_>) -> anyhow::Result<()> {
     let mut sides = [Side::new("unloaded", Neighbour::None), Side::new("loaded", Neighbour::Flood)];
     rounds(bench, &mut sides, |neighbour| neighbour.measure(bench))?;

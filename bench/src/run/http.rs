@@ -12,14 +12,14 @@ use crate::load::Outcome;
 use crate::tls;
 
 const BATCHES: &str = "--batch 500 --connections 4";
-/// Callers are known by tokens and allowed by the stub; every answer is cached for the whole measurement.
+/// The stub authenticates callers by tokens and allows all requests. Its answers stay cached for the whole measurement.
 pub(super) const REVIEWED: &str =
     "auth: {tokenReview: {enabled: true, cacheTTL: 1h}, subjectAccessReview: {enabled: true}}\n";
 
-/// The program that is loaded.
+/// The measured program.
 #[derive(Debug)]
 enum Program<'a> {
-    /// With these arguments.
+    /// The bare server with these arguments.
     Bare(&'a [&'a str]),
     /// A build of eventweir with this configuration.
     Eventweir(&'a Path, String, Tap),
@@ -34,7 +34,7 @@ enum Tap {
 }
 
 impl Program<'_> {
-    /// Starts it, with a stub behind eventweir, and loads it.
+    /// Starts the program, with a stub behind eventweir, and loads it.
     fn measure(&self, bench: &Bench<'_>, flags: &str) -> anyhow::Result<(Outcome, String)> {
         let load = |command: &mut Command| {
             let (server, address) = Bench::server(command, &bench.server_cores)?;
@@ -54,7 +54,7 @@ impl Program<'_> {
                 let records = samples.value("eventweir_outbox_records");
                 if config.contains(REVIEWED) {
                     let misses = samples.value("eventweir_access_cache_lookups_total{cache=\"token\",result=\"miss\"}");
-                    ensure!((1.0..=32.0).contains(&misses), "{misses} requests found no cached answer about the token");
+                    ensure!((1.0..=32.0).contains(&misses), "{misses} misses in the token cache, expected 1 to 32");
                 }
                 Ok((outcome, format!("  {} written, {records} records wait", samples.writes())))
             }
@@ -62,19 +62,19 @@ impl Program<'_> {
     }
 }
 
-/// One POST per event.
+/// Measures one POST per event.
 pub(super) fn single(bench: &Bench<'_>) -> anyhow::Result<()> {
     let mut others = vec![(Side::new("bare", Program::Bare(&[])), 0.6)];
     others.extend(bench.options.go.as_deref().map(|program| (Side::new("Go", Program::Go(program)), 6.0)));
     run(bench, "", "", others)
 }
 
-/// NDJSON.
+/// Measures NDJSON batches.
 pub(super) fn batch(bench: &Bench<'_>) -> anyhow::Result<()> {
     run(bench, BATCHES, "", vec![(Side::new("bare", Program::Bare(&[])), 0.4)])
 }
 
-/// One POST per event through TLS, with a token that is as long as a service account's.
+/// Measures one POST per event through TLS, with a token as long as a service account's.
 pub(super) fn tls(bench: &Bench<'_>) -> anyhow::Result<()> {
     tls::write(&bench.folder)?;
     let folder = bench.folder.display().to_string();
@@ -84,7 +84,7 @@ pub(super) fn tls(bench: &Bench<'_>) -> anyhow::Result<()> {
     run(bench, &flags, &config, vec![(Side::new("bare", Program::Bare(&["--tls", &folder])), 0.5)])
 }
 
-/// What `explain`, tap and counters cost, as single posts and as batches.
+/// Measures the cost of `explain`, tap and counters, with single posts and with batches.
 pub(super) fn look(bench: &Bench<'_>) -> anyhow::Result<()> {
     for (name, flags) in [("single posts", ""), ("batches", BATCHES)] {
         println!("{name}");
@@ -104,7 +104,7 @@ pub(super) fn look(bench: &Bench<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares eventweir with each other side, beside which stands its target.
+/// Compares eventweir with each other side and its target.
 fn run(bench: &Bench<'_>, flags: &str, config: &str, others: Vec<(Side<Program<'_>>, f64)>) -> anyhow::Result<()> {
     let eventweir = |name, program| Side::new(name, Program::Eventweir(program, config.to_owned(), Tap::Unread));
     let (others, mut targets): (Vec<_>, Vec<_>) = others.into_iter().map(|(side, target)| (side, Some(target))).unzip();

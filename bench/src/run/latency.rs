@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::bench::Bench;
-use super::child::{Child, Says};
+use super::child::{Child, Stream};
 use super::side::{Side, rounds};
 use super::table::{Target, short, verdict};
 use crate::load::Outcome;
@@ -21,17 +21,17 @@ pub(super) struct Apiserver {
 }
 
 impl Apiserver {
-    /// Starts it on the cores of the load.
+    /// Starts the apiserver on the cores of the load.
     ///
     /// # Errors
-    /// When there is none, or it does not come up.
+    /// When there is no program, or it does not become ready.
     pub(super) fn start(bench: &Bench<'_>) -> anyhow::Result<Self> {
         let program = bench.options.apiserver.as_ref().context("--apiserver names no program")?;
         let folder = bench.folder.join("apiserver");
         drop(std::fs::remove_dir_all(&folder));
         let mut command = Command::new(program);
         command.args(["--unsafe-no-fsync", "--namespaces", "shop", "--dir"]).arg(&folder);
-        let (child, kubeconfig) = Child::start(&mut command, &bench.load_cores, Says::Out, |line| {
+        let (child, kubeconfig) = Child::start(&mut command, &bench.load_cores, Stream::Out, |line| {
             let info: Value = serde_json::from_str(line.strip_prefix("READY ")?).ok()?;
             Some(PathBuf::from(info.get("kubeconfig")?.as_str()?))
         })?;
@@ -39,8 +39,8 @@ impl Apiserver {
     }
 }
 
-/// Starts an apiserver and a server, and loads the server; without a program that is the bare one, beside which the
-/// apiserver is idle.
+/// Starts an apiserver and a server, and loads the server. Without a program this is the bare server, beside an idle
+/// apiserver.
 fn measure(bench: &Bench<'_>, program: Option<&Path>, flags: &str) -> anyhow::Result<(Outcome, String)> {
     let apiserver = Apiserver::start(bench)?;
     let Some(program) = program else {
@@ -55,7 +55,7 @@ fn measure(bench: &Bench<'_>, program: Option<&Path>, flags: &str) -> anyhow::Re
     Ok((outcome, format!("  {writes} writes upstream, which cost the apiserver {} s CPU", short(spent))))
 }
 
-/// 5,000 events per second.
+/// Measures 5,000 events per second.
 pub(super) fn latency(bench: &Bench<'_>) -> anyhow::Result<()> {
     let flags = format!("--rate {} --connections 64", bench.options.rate.unwrap_or(5000.0));
     let mut sides = vec![Side::new("bare", None), Side::new("eventweir", Some(bench.options.eventweir.as_path()))];

@@ -1,4 +1,4 @@
-//! A memory budget under a storm: the process stays within it, and refuses further events with 429.
+//! A memory budget in a storm: the process stays within it, and refuses further events with 429.
 
 use anyhow::{Context, ensure};
 
@@ -7,10 +7,10 @@ use super::table::short;
 
 /// The budget, in MiB.
 const BUDGET: f64 = 128.0;
-/// Without group budgets, so that nothing folds. The upstream takes few writes, so that the outbox fills.
+/// Without group budgets, so that nothing folds. The upstream accepts few writes, so that the outbox fills.
 const CONFIG: &str = "memory: 128Mi\ncorrelation: {groupBurstSize: 0}\n";
 
-/// New objects of many sources at full speed.
+/// Sends events about new objects from many sources at full speed.
 pub(super) fn limited(bench: &Bench<'_>) -> anyhow::Result<()> {
     let (_stub, kubeconfig) = bench.stub(Some(20.0))?;
     let weir = bench.weir(&bench.options.eventweir, &kubeconfig, CONFIG)?;
@@ -22,19 +22,22 @@ pub(super) fn limited(bench: &Bench<'_>) -> anyhow::Result<()> {
     let [waiting, lost] = ["waiting", "lost_total"].map(part);
     let peak = peak_mebibytes(weir.child.pid())?;
     println!(
-        "  {} events sent, {} answered with 429; {} MiB resident at most, of a budget of {BUDGET}",
+        "  {} events sent, {} answered with 429; at most {} MiB resident, of a budget of {BUDGET}",
         outcome.sent,
         outcome.failed,
         short(peak)
     );
     ensure!(received == rejected + written + waiting + lost, "the ledger does not balance");
-    ensure!(received == outcome.sent as f64 && rejected == outcome.failed as f64 && lost == 0.0, "something is lost");
+    ensure!(
+        received == outcome.sent as f64 && rejected == outcome.failed as f64 && lost == 0.0,
+        "events are missing, or lost"
+    );
     ensure!(rejected > 0.0, "nothing was refused: the outbox was not full");
     ensure!(peak <= BUDGET, "{peak} MiB are more than the budget");
     Ok(())
 }
 
-/// Returns the peak of resident memory.
+/// Returns the peak resident memory in MiB.
 pub(super) fn peak_mebibytes(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;

@@ -1,4 +1,4 @@
-//! Memory of many objects once everything is written, and its growth after that.
+//! Memory of many objects after all writes, and its growth afterwards.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,24 +12,24 @@ use super::weir::Weir;
 use crate::load::Outcome;
 use crate::machine;
 
-/// Limits above what is sent.
+/// Limits above the load.
 const WIDE: &str =
     "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000}\nupstream: {qps: 1000000, burst: 1000000}\n";
 /// The same for builds with group budgets, so that nothing folds.
 const UNGROUPED: &str = "correlation: {maxSources: 1000000, maxTrackedKeys: 20000000, groupBurstSize: 0}\nupstream: {qps: 1000000, burst: 1000000}\n";
-/// Objects that are sent before the measurement waits for the outbox.
+/// Number of objects that are sent between two waits for the outbox.
 const PART: usize = 10_000;
-/// Longest time for the outbox to drain and for budgets to become full again: a token is added every 300 s.
+/// Time limit for the outbox to drain and for budgets to fill: a token is added every 300 s.
 const SETTLE: Duration = Duration::from_secs(600);
 
-/// A build of eventweir, with its figures of every round.
+/// A build of eventweir, with its figures of all rounds.
 #[derive(Debug)]
 struct Side<'a> {
     name: &'static str,
     program: &'a Path,
-    /// Resident MiB as soon as everything is written.
+    /// Resident MiB right after the last write.
     written: Figures,
-    /// Resident MiB once all budgets are full again.
+    /// Resident MiB once all budgets are full.
     steady: Figures,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// A running eventweir that has seen every object.
+/// A running eventweir that has received an event about each object.
 #[derive(Debug)]
 struct Filled {
     weir: Weir,
@@ -50,8 +50,8 @@ struct Filled {
 }
 
 impl Filled {
-    /// Sends one event about each object, in parts. Each part is written before the next one is sent, so that the
-    /// outbox refuses nothing and stays small.
+    /// Sends one event about each object, in parts. Each part is written before the next is sent, so the outbox stays
+    /// small and refuses nothing.
     fn new(bench: &Bench<'_>, program: &Path) -> anyhow::Result<Self> {
         let (objects, sources) = (bench.options.objects, bench.options.sources);
         let (stub, kubeconfig) = bench.stub(None)?;
@@ -76,7 +76,7 @@ impl Filled {
     fn weigh(&self, name: &str, when: &str, objects: u64) -> anyhow::Result<f64> {
         let (full, samples) = (mebibytes(&self.weir)?, self.weir.scrape()?);
         println!(
-            "  {name:<10} {when}: {} MiB resident ({} empty), {} bytes an object; {} keys tracked, {} budgets",
+            "  {name:<10} {when}: {} MiB resident ({} empty), {} bytes per object; {} keys tracked, {} budgets",
             short(full),
             short(self.empty),
             short((full - self.empty) * f64::from(1 << 20) / objects as f64),
@@ -105,9 +105,9 @@ impl Filled {
             );
             sizes.push(size);
         }
-        // Bounded tables fill in the first half: a budget is full again after 300 s.
+        // Bounded tables fill in the first half, and each budget is full after 300 s.
         let late = Figures(vec![sizes[9] / sizes[4]]);
-        verdict("resident memory at the soak's end to that at its middle", &late, Some(Target::AtMost(1.02)));
+        verdict("resident memory at the end of the soak : at its middle", &late, Some(Target::AtMost(1.02)));
         Ok(())
     }
 }
@@ -140,22 +140,22 @@ pub(super) fn memory(bench: &Bench<'_>) -> anyhow::Result<()> {
             side.written.push(one.weigh(side.name, "all written", objects)?);
             filled.push(one);
         }
-        // Budgets take minutes to become full: a short run does not wait.
+        // A short run does not wait for full budgets, which takes minutes.
         for (side, one) in sides.iter_mut().zip(&filled).filter(|_| objects >= 1_000_000) {
             settle(&one.weir, "eventweir_outbox_budgets")?;
-            side.steady.push(one.weigh(side.name, "budgets full again", objects)?);
+            side.steady.push(one.weigh(side.name, "budgets full", objects)?);
         }
         if round == bench.options.rounds {
             filled.swap_remove(0).soak(bench)?;
         }
     }
     let ours = &sides[0];
-    verdict("resident MiB, as soon as all was written", &ours.written, None);
+    verdict("resident MiB, after the last write", &ours.written, None);
     if objects >= 1_000_000 {
         verdict("resident MiB, in steady state", &ours.steady, Some(Target::AtMost(500.0)));
     }
     if let Some(also) = sides.get(1) {
-        verdict("eventweir : also, as soon as all was written", &ours.written.ratio(&also.written), None);
+        verdict("eventweir : also, after the last write", &ours.written.ratio(&also.written), None);
         if objects >= 1_000_000 {
             verdict("eventweir : also, in steady state", &ours.steady.ratio(&also.steady), None);
         }

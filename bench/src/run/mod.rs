@@ -1,4 +1,4 @@
-//! The driver: starts and loads the sides of a comparison in turn; prints figures, ratios and verdicts.
+//! The driver: starts and loads the sides of a comparison in turn, and prints figures, ratios and verdicts.
 
 mod bench;
 mod child;
@@ -22,7 +22,7 @@ use crate::machine;
 /// A target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// The core's own benchmarks, beside client-go's correlator.
+    /// The core's benchmarks, compared with client-go's correlator.
     Core,
     /// A cached access decision.
     Access,
@@ -32,21 +32,21 @@ enum What {
     Tls,
     /// NDJSON.
     Batch,
-    /// What explain, tap and counters cost.
+    /// Cost of explain, tap and counters.
     Look,
-    /// At a fixed rate, in front of a real apiserver.
+    /// Latency at a fixed rate, with a real apiserver behind eventweir.
     Latency,
-    /// Requests that are passed on.
+    /// Requests in pass-through.
     Passthrough,
     /// A caller at 100 requests per second beside one at full speed.
     Fairness,
     /// A million objects, and a soak.
     Memory,
-    /// A memory budget of 128 MiB under a storm.
+    /// A memory budget of 128 MiB in a storm.
     Limited,
     /// Memory and speed of `eventweir replay`.
     Replay,
-    /// Writes of recorded shapes and their cost for a real apiserver, beside client-go's recorder.
+    /// Writes for recorded shapes and their cost for a real apiserver, compared with client-go's recorder.
     Writes,
 }
 
@@ -55,26 +55,26 @@ enum What {
 pub(crate) struct Options {
     #[arg(value_enum)]
     what: What,
-    /// Rounds, each with every side once.
+    /// Number of rounds; each round measures each side once.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Seconds before each that do not count: caches fill, and every object gets its record.
+    /// Seconds of warm-up before each: caches fill, and each object gets its record.
     #[arg(long, default_value_t = 4.0)]
     warmup: f64,
-    /// Writes per second that the stub takes while throughput is measured. A real kube-apiserver with etcd takes at
-    /// most 400 to 900 on the machine of the results.
+    /// Writes per second that the stub accepts in measurements of throughput. A real kube-apiserver with etcd accepts
+    /// at most 400 to 900 on the machine of the results.
     #[arg(long, default_value_t = 900.0)]
     upstream_writes: f64,
-    /// The program that is measured.
+    /// The measured program.
     #[arg(long, default_value = "target/release/eventweir")]
     eventweir: PathBuf,
     /// Another build of eventweir, measured in the same rounds by `http`, `tls`, `batch`, `latency` and `memory`.
     #[arg(long)]
     also: Option<PathBuf>,
-    /// The program of bench/go; without it nothing is compared with Go.
+    /// The program of bench/go; without it there is no comparison with Go.
     #[arg(long)]
     go: Option<PathBuf>,
     /// The program of tests/apiserver: a real kube-apiserver.
@@ -105,7 +105,7 @@ pub(crate) fn main(options: &Options) -> anyhow::Result<()> {
     let bench = bench::Bench::new(options)?;
     let takes_another = [What::Http, What::Tls, What::Batch, What::Latency, What::Memory].contains(&options.what);
     if options.also.is_some() && !takes_another {
-        println!("--also is not for this target");
+        println!("--also has no effect on this target");
     }
     match options.what {
         What::Core => core::core(&bench),

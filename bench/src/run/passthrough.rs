@@ -1,4 +1,4 @@
-//! Requests that are passed on to the stub: by eventweir, by the bare proxy, and by nothing between.
+//! Requests to the stub through eventweir, through the bare proxy, and directly.
 
 use anyhow::ensure;
 
@@ -10,7 +10,7 @@ use crate::stub::{POD, PODS};
 
 const ON: &str = "passthrough: {enabled: on, insecure: true}\nupstream: {history: off}\n";
 
-/// What stands in front of the stub.
+/// The server in front of the stub.
 #[derive(Debug, Clone, Copy)]
 enum Front {
     Eventweir,
@@ -19,7 +19,7 @@ enum Front {
 }
 
 impl Front {
-    /// Starts everything anew and loads it.
+    /// Starts new processes and loads them.
     fn measure(self, bench: &Bench<'_>, flags: &str) -> anyhow::Result<(Outcome, String)> {
         let (stub, address) = bench.upstream(None)?;
         let outcome = match self {
@@ -32,18 +32,18 @@ impl Front {
             Self::Eventweir => {
                 let weir = bench.weir(&bench.options.eventweir, &bench.kubeconfig(address)?, ON)?;
                 let outcome = bench.load(weir.listen, &[weir.child.pid()], flags)?;
-                let passed_on = weir.scrape()?.value("eventweir_passthrough_requests_total{kind=\"forwarded\"}");
-                ensure!(passed_on == outcome.sent as f64, "{} sent, {passed_on} passed on", outcome.sent);
+                let forwarded = weir.scrape()?.value("eventweir_passthrough_requests_total{kind=\"forwarded\"}");
+                ensure!(forwarded == outcome.sent as f64, "{} sent, {forwarded} forwarded", outcome.sent);
                 outcome
             }
         };
         ensure!(outcome.failed == 0, "{self:?}: {} of {} failed", outcome.failed, outcome.sent);
-        ensure!(outcome.per_second > 0.0, "{self:?}: nothing was answered in the seconds that count");
+        ensure!(outcome.per_second > 0.0, "{self:?}: no answer in the measured time");
         Ok((outcome, String::new()))
     }
 }
 
-/// A pod, and a LIST of 5,000.
+/// Measures a GET of a pod, and a LIST of 5,000 pods.
 pub(super) fn passthrough(bench: &Bench<'_>) -> anyhow::Result<()> {
     for (what, path, connections) in [("GET of a pod", POD, 32), ("LIST of 5,000 pods", PODS, 4)] {
         println!("{what}");

@@ -10,19 +10,19 @@ use super::bench::Bench;
 use super::limited::peak_mebibytes;
 use super::table::{Figures, Target, short, verdict};
 
-/// Objects of the storm of kubernetes#141022, one event each.
+/// Number of objects in the storm of kubernetes#141022, with one event each.
 const OBJECTS: u64 = 144_712;
-/// Limit in MiB of one configuration with that many objects.
+/// Limit in MiB per configuration with this number of objects.
 const CONFIGURATION: f64 = 200.0;
 /// Interval between two reads of the peak.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Events of several objects in turn, from 5,000 sources.
+/// Events of several objects in rotation, from 5,000 sources.
 struct Input {
     events: u64,
     objects: u64,
     seconds: u64,
-    /// Whether they are one List, as `kubectl get events -o json` prints it: replay holds it in memory.
+    /// Whether the events are one List, as `kubectl get events -o json` prints it. Replay holds it in memory.
     is_list: bool,
 }
 
@@ -50,7 +50,7 @@ impl Input {
         to.flush()
     }
 
-    /// Replays it, and returns the peak in MiB.
+    /// Replays the events, and returns the peak memory in MiB.
     fn replay(&self, bench: &Bench<'_>, what: &str, config: &str) -> anyhow::Result<f64> {
         let path = bench.folder.join("replay.yaml");
         std::fs::write(&path, config)?;
@@ -63,24 +63,24 @@ impl Input {
         let status = std::thread::scope(|scope| {
             let writer = scope.spawn(|| self.write(stdin));
             let status = loop {
-                // An ended process has no peak in /proc.
+                // An ended process has no peak in /proc, so the last one counts.
                 peak = peak_mebibytes(pid).unwrap_or(peak);
                 if let Some(status) = child.try_wait()? {
                     break status;
                 }
                 std::thread::sleep(LOOK);
             };
-            writer.join().ok().context("the writer has panicked")??;
+            writer.join().ok().context("the writer panicked")??;
             anyhow::Ok(status)
         })?;
         ensure!(status.success(), "replay failed with {status}");
         let rate = self.events as f64 / begin.elapsed().as_secs_f64();
-        println!("  {what}: {} MiB resident at most, {} events/s", short(peak), short(rate));
+        println!("  {what}: at most {} MiB resident, {} events/s", short(peak), short(rate));
         Ok(peak)
     }
 }
 
-/// Two configurations each: client-go's and one of eventweir.
+/// Replays with two configurations each: client-go's and one of eventweir.
 pub(super) fn replay(bench: &Bench<'_>) -> anyhow::Result<()> {
     const UNGROUPED: &str = "correlation: {groupBurstSize: 0}\n";
     for (what, config, is_list) in
@@ -89,11 +89,11 @@ pub(super) fn replay(bench: &Bench<'_>) -> anyhow::Result<()> {
         let storm = Input { events: OBJECTS, objects: OBJECTS, seconds: 300, is_list };
         let each = storm.replay(bench, &format!("{OBJECTS} objects, {what}"), config)? / 2.0;
         let target = Some(Target::AtMost(CONFIGURATION));
-        verdict(&format!("MiB a configuration, {what}"), &Figures(vec![each]), target);
+        verdict(&format!("MiB per configuration, {what}"), &Figures(vec![each]), target);
     }
     let lines = |events| Input { events, objects: 2000, seconds: 4 * 3600, is_list: false };
     let few = lines(300_000).replay(bench, "300,000 lines", "")?;
     let many = lines(1_000_000).replay(bench, "1,000,000 lines", "")?;
-    ensure!(many <= few * 1.1, "memory grows with the lines: {few} MiB, and then {many}");
+    ensure!(many <= few * 1.1, "memory grows with the lines from {few} to {many} MiB");
     Ok(())
 }

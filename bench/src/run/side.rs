@@ -4,11 +4,11 @@ use super::bench::Bench;
 use super::table::{Figures, Target, short, verdict};
 use crate::load::Outcome;
 
-/// A side, with the outcome of every round.
+/// A side, with the outcomes of all rounds.
 #[derive(Debug)]
 pub(super) struct Side<T> {
     pub(super) name: &'static str,
-    /// What is started and loaded.
+    /// The program to start and load.
     pub(super) what: T,
     outcomes: Vec<Outcome>,
 }
@@ -22,12 +22,12 @@ impl<T> Side<T> {
         self.figures(|outcome| outcome.per_second)
     }
 
-    /// CPU time of the server, in microseconds per event.
+    /// Returns the server's CPU time in microseconds per event.
     pub(super) fn cpu_micros(&self) -> Figures {
         self.figures(Outcome::cpu_micros)
     }
 
-    /// In milliseconds.
+    /// Returns the p99 latency in milliseconds.
     pub(super) fn p99(&self) -> Figures {
         self.figures(|outcome| millis(outcome.p99))
     }
@@ -41,13 +41,13 @@ impl<T> Side<T> {
         let target = target.map(Target::AtLeast);
         let ratio = self.per_second().ratio(&other.per_second());
         verdict(&format!("{} : {}, throughput", self.name, other.name), &ratio, target);
-        // Other work on the machine changes this one least.
+        // Other load on the machine changes this ratio least.
         verdict("the same, by CPU time", &other.cpu_micros().ratio(&self.cpu_micros()), target);
     }
 }
 
-/// Measures every side once per round, in even rounds in reverse order, so that no side always follows the same one.
-/// Then prints a line per side. `measure` returns an outcome, and a text for its line.
+/// Measures each side once per round. Even rounds go in reverse order, so that no side always follows the same one.
+/// Then prints a line per side. `measure` returns an outcome, and text to append to its line.
 ///
 /// # Errors
 /// When a measurement fails.

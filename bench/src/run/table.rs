@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A figure, round by round.
+/// A figure of each round.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Figures(pub(super) Vec<f64>);
 
@@ -22,12 +22,12 @@ impl Figures {
         }
     }
 
-    /// Divides by the other figure, round by round.
+    /// Divides by the other figure of the same round.
     pub(super) fn ratio(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours / theirs).collect())
     }
 
-    /// Subtracts the other figure, round by round.
+    /// Subtracts the other figure of the same round.
     pub(super) fn less(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(ours, theirs)| ours - theirs).collect())
     }
@@ -51,14 +51,14 @@ impl fmt::Display for Figures {
     }
 }
 
-/// A limit of a median.
+/// A limit for a median.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Target {
     AtLeast(f64),
     AtMost(f64),
 }
 
-/// Prints a figure, and whether it meets its target if it has one.
+/// Prints a figure, and whether it meets its target, if any.
 pub(super) fn verdict(what: &str, figures: &Figures, target: Option<Target>) {
     let (words, met) = match target {
         Some(Target::AtLeast(least)) => (format!("at least {least}"), figures.median() >= least),

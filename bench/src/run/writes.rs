@@ -18,7 +18,7 @@ use super::table::{Figures, Target, short, verdict};
 use crate::machine;
 
 const SHAPES: [&str; 6] = ["crash-loop", "failed-scheduling", "image-pull", "node-loss", "cronjob-hour", "one-object"];
-/// Longest time for eventweir to write everything that needs no new token.
+/// Time limit for eventweir to write all records that need no new token.
 const QUIET: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Deserialize)]
@@ -41,7 +41,7 @@ struct Stored {
     occurrences: f64,
 }
 
-/// The writes of one side for a shape, round by round.
+/// The writes of one side for a shape, in each round.
 #[derive(Debug, Default)]
 struct Side {
     writes: Figures,
@@ -49,28 +49,28 @@ struct Side {
     apiserver_cpu: Figures,
 }
 
-/// Runs the Go program with these arguments and a path, and reads its answer.
+/// Runs the Go program with these arguments and a path, and parses its output.
 fn go<T: serde::de::DeserializeOwned>(bench: &Bench<'_>, arguments: &[&str], last: &Path) -> anyhow::Result<T> {
     let program = bench.options.go.as_ref().context("--go names no program")?;
     let mut command = Command::new(program);
-    let said = child::output(command.args(arguments).arg(last), &bench.load_cores)?;
-    serde_json::from_str(&said).with_context(|| format!("Go said {said:?}"))
+    let printed = child::output(command.args(arguments).arg(last), &bench.load_cores)?;
+    serde_json::from_str(&printed).with_context(|| format!("the Go program printed {printed:?}"))
 }
 
-/// Both parts, shape by shape.
+/// Runs both parts for each shape.
 pub(super) fn writes(bench: &Bench<'_>) -> anyhow::Result<()> {
     let _: usize = go(bench, &["shapes", "--dir"], &bench.folder)?;
     let wanted = |shape: &&&str| bench.options.shape.as_deref().is_none_or(|only| only == **shape);
-    println!("in the shapes' own time, simulated:");
+    println!("simulated, in the shapes' own time:");
     for shape in SHAPES.iter().filter(wanted) {
         simulated(bench, shape)?;
     }
     if bench.options.apiserver.is_none() {
-        println!("without --apiserver nothing is written for real");
+        println!("without --apiserver, only the simulation runs");
         return Ok(());
     }
     let rate = bench.options.rate.unwrap_or(1000.0);
-    println!("for real, {rate} occurrences a second:");
+    println!("to a real apiserver, {rate} occurrences per second:");
     let apiserver = Apiserver::start(bench)?;
     for shape in SHAPES.iter().filter(wanted) {
         let [mut ours, mut theirs] = [(); 2].map(|()| Side::default());
@@ -83,7 +83,7 @@ pub(super) fn writes(bench: &Bench<'_>) -> anyhow::Result<()> {
         for (name, side) in [("client-go", &theirs), ("eventweir", &ours)] {
             let each = Figures(side.writes.0.iter().map(|writes| writes / occurrences).collect());
             println!(
-                "  {name:<10} {} writes, {each} an occurrence; {} occurrences shown; apiserver {} s CPU",
+                "  {name:<10} {} writes, {each} per occurrence; {} occurrences shown; apiserver {} s CPU",
                 side.writes, side.shown, side.apiserver_cpu
             );
         }
@@ -93,7 +93,7 @@ pub(super) fn writes(bench: &Bench<'_>) -> anyhow::Result<()> {
             ours.apiserver_cpu.ratio(&theirs.apiserver_cpu)
         );
         if *shape == "one-object" {
-            // In half a minute no token is added.
+            // No token is added in half a minute.
             verdict("writes of one object: its budget", &ours.writes, Some(Target::AtMost(25.0)));
         }
     }
@@ -105,17 +105,17 @@ fn simulated(bench: &Bench<'_>, shape: &str) -> anyhow::Result<()> {
     let theirs: Simulated = go(bench, &["simulate", "--file"], &file)?;
     let mut replay = Command::new(&bench.options.eventweir);
     replay.arg("replay").arg(&file).args(["--until", "end", "--output", "json"]);
-    let said: Value = serde_json::from_str(&child::output(&mut replay, &bench.load_cores)?)?;
-    let column = |number: usize, key: &str| said["columns"][number][key].as_f64().unwrap_or_default();
+    let printed: Value = serde_json::from_str(&child::output(&mut replay, &bench.load_cores)?)?;
+    let column = |number: usize, key: &str| printed["columns"][number][key].as_f64().unwrap_or_default();
     let ours = |key: &str| column(1, key);
-    ensure!(said["input"]["events"].as_f64() == Some(theirs.occurrences), "both sides see the same shape");
+    ensure!(printed["input"]["events"].as_f64() == Some(theirs.occurrences), "the sides have different shapes");
     let [writes, shown] = ["writes", "shown"].map(|key| column(0, key));
     ensure!(
         writes == theirs.writes && shown == theirs.shown,
-        "{shape}: replay says that client-go makes {writes} writes, which show {shown} occurrences; client-go itself: {theirs:?}"
+        "{shape}: replay predicts {writes} writes of client-go, which show {shown} occurrences; client-go itself: {theirs:?}"
     );
     println!(
-        "  {shape}: {} occurrences; client-go writes {} and shows {}, as replay says; eventweir writes {} (ratio {}), and shows {} of them; {} wait at the end, {} are lost",
+        "  {shape}: {} occurrences; client-go writes {} and shows {}, as replay predicts; eventweir writes {} (ratio {}), and shows {} of them; {} wait at the end, {} are lost",
         theirs.occurrences,
         theirs.writes,
         theirs.shown,
@@ -184,7 +184,10 @@ fn through_eventweir(
         ensure!(begin.elapsed() < QUIET, "eventweir still writes after {} s", QUIET.as_secs());
         std::thread::sleep(Duration::from_millis(200));
     };
-    ensure!(samples.value("eventweir_ledger_received_total") == posted.occurrences, "everything was received");
+    ensure!(
+        samples.value("eventweir_ledger_received_total") == posted.occurrences,
+        "not all posted events were received"
+    );
     let spent = machine::cpu_seconds(apiserver.child.pid())? - before;
     let stored = take_stored(bench, apiserver)?;
     let writes = samples.attempts();

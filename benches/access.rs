@@ -1,5 +1,5 @@
-//! What a request costs whose caller and permission are cached: the guard in front of every handler.
-#![expect(clippy::unwrap_used, reason = "a benchmark: criterion's macros, and input that is known to be good")]
+//! Cost of a request with a cached caller and permission: the guard in front of each handler.
+#![expect(clippy::unwrap_used, reason = "a benchmark: criterion's macros, and valid input")]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use futures_util::FutureExt as _;
 use http::HeaderMap;
 use serde_json::json;
 
-/// As long as a service account's.
+/// The length of a service account's token.
 const TOKEN_BYTES: usize = 1000;
 
 fn access() -> Access {

@@ -1,8 +1,9 @@
-//! Cost of one more occurrence in the core, and how far that is from the least that it can cost.
+//! Cost of one more occurrence in the core, compared with the least possible cost.
 //!
-//! The least ("floor"): hash three keys, look each up, write a patch. Events are made and results dropped outside of the
-//! measured time. `bench/run core` compares the cases with client-go's correlator. Compare only figures of one run.
-#![expect(clippy::unwrap_used, reason = "a benchmark: criterion's macros, and input that is known to be good")]
+//! The least possible cost ("floor") is to hash three keys, look up each, and write a patch. Events are made and
+//! results dropped outside of the measured time. `bench/run core` compares the cases with client-go's correlator.
+//! Compare only figures of one run.
+#![expect(clippy::unwrap_used, reason = "a benchmark: criterion's macros, and valid input")]
 
 use std::collections::HashMap;
 use std::hash::Hasher as _;
@@ -18,18 +19,18 @@ use eventweir::shard::{Settings, Shard};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use tikv_jemallocator::Jemalloc;
 
-/// The program's.
+/// The allocator of the program.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 const SECRET: KeySecret = KeySecret(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210);
 const START: i64 = 1_772_352_000_000_000_000;
-/// Few enough that the events stay in the cache, many enough that reading the clock does not count.
+/// Few enough that the events stay in the cache, and so many that the time to read the clock is negligible.
 const BATCH: BatchSize = BatchSize::NumIterations(64);
-/// Sources, and events of each. Every event is tracked under two keys: its group and its observation.
+/// Number of sources, and of events per source. Each event is tracked under two keys: its group and its observation.
 const SIZES: [(&str, usize, usize); 2] = [("4,000 keys", 1, 2_000), ("100,000 keys over 100 sources", 100, 500)];
 
-/// A kubelet's event about an object of its own.
+/// Returns a kubelet's event about an object.
 fn event(source: usize, object: usize, message: &str) -> Event {
     let body = include_str!("event.json")
         .replace("node-17", &format!("node-{source:06}"))
@@ -39,7 +40,7 @@ fn event(source: usize, object: usize, message: &str) -> Event {
     json::decode_event(ApiGroup::Core, body.as_bytes()).unwrap()
 }
 
-/// Events in an order that no prefetcher guesses.
+/// Events in an order that defeats the prefetcher.
 struct Walk {
     events: Vec<Event>,
     next: usize,
@@ -59,7 +60,7 @@ impl Walk {
     }
 }
 
-/// What a repeat does at least.
+/// The minimum work of a repeat.
 #[derive(Default)]
 struct Floor {
     groups: HashMap<u128, (i64, u32), foldhash::fast::FixedState>,
@@ -101,12 +102,12 @@ impl Floor {
     }
 }
 
-/// Puts all creates on their way, so that every repeat coalesces.
+/// Puts all creates in flight, so that each repeat coalesces.
 fn start_writes(shard: &mut Shard, now: Now) {
     while shard.next_write(now).is_some() {}
 }
 
-/// The least that a repeat costs.
+/// Measures the minimum cost of a repeat.
 fn floor(c: &mut Criterion) {
     for (name, sources, each) in SIZES {
         let (mut floor, mut walk) = (Floor::default(), Walk::new(sources, each));
@@ -119,7 +120,7 @@ fn floor(c: &mut Criterion) {
     }
 }
 
-/// Without group budgets, and with budgets that no storm has emptied. `bench/run core` compares the two.
+/// Returns a policy without group budgets, and one with full group budgets. `bench/run core` compares the two.
 fn policies() -> [(&'static str, Policy); 2] {
     let group = Some(Rate { qps: 1e6, burst: 1_000_000 });
     let base = Arc::new(Correlation { group, ..Correlation::default() });
@@ -127,7 +128,7 @@ fn policies() -> [(&'static str, Policy); 2] {
     [("", Policy::default()), (", group budgets", budgeted)]
 }
 
-/// A repeat from the decoded event to the coalesced record, and the patch that a write of it sends.
+/// Measures a repeat from the decoded event to the coalesced record, and its patch.
 fn repeat(c: &mut Criterion) {
     let now = Now::at(START);
     for ((name, sources, each), (suffix, policy)) in
@@ -148,7 +149,7 @@ fn repeat(c: &mut Criterion) {
     }
 }
 
-/// An event whose group is beyond its threshold, each with a message of its own.
+/// Measures events above the threshold of their group, each with a unique message.
 fn combine(c: &mut Criterion) {
     let (policy, now, mut number) = (Policy::default(), Now::at(START), 0);
     let mut shard = Shard::new(SECRET, Settings::default(), 1);
@@ -165,8 +166,8 @@ fn combine(c: &mut Criterion) {
     });
 }
 
-/// An object that was never seen, from the decoded event to the settled create. 100 objects per second, so that budgets
-/// and caches are as full as they stay, and each object evicts one.
+/// Measures a new object from the decoded event to the settled create. At 100 objects per second budgets and caches
+/// stay full, and each object evicts one.
 fn create(c: &mut Criterion) {
     for (suffix, policy) in policies() {
         let (mut at, mut object) = (START, 0);

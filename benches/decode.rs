@@ -1,6 +1,7 @@
-//! Time to read an event's body and to write the answer and a patch. For comparison `serde_json` does a part of the work:
-//! into a borrowed struct (no own strings, no strict faults, no checks of kind and version), and into a whole tree.
-#![expect(clippy::unwrap_used, reason = "a benchmark: criterion's macros, and input that is known to be good")]
+//! Time to decode an event's body, and to write the answer and a patch. For comparison, `serde_json` does a part of the
+//! work. It decodes into a borrowed struct (without owned strings, strict faults, and checks of kind and version), and
+//! into a tree.
+#![expect(clippy::unwrap_used, reason = "a benchmark: criterion's macros, and valid input")]
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -14,7 +15,7 @@ use serde::Deserialize;
 /// A kubelet's event as client-go sends it: 780 bytes.
 const BODY: &str = include_str!("event.json");
 
-/// The members that nearly every event has, borrowed from the body.
+/// The fields of nearly every event, borrowed from the body.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(dead_code, reason = "only read by the decoder under test")]

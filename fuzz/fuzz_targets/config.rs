@@ -1,4 +1,4 @@
-//! The configuration file: what is taken is printed as a file that means the same.
+//! The configuration file: an accepted file is printed as a file with the same meaning.
 #![no_main]
 
 use eventweir::config::{Config, Overrides, RawConfig};
@@ -8,7 +8,7 @@ fuzz_target!(|text: &str| {
     let Ok(raw) = RawConfig::parse("fuzz.yaml", text) else { return };
     let Ok(config) = Config::from_raw(raw, &Overrides::default()) else { return };
     let printed = config.to_yaml();
-    let raw = RawConfig::parse("printed.yaml", &printed).expect("our own file is read");
-    let again = Config::from_raw(raw, &Overrides::default()).expect("our own file is taken");
+    let raw = RawConfig::parse("printed.yaml", &printed).expect("the printed file is parsed");
+    let again = Config::from_raw(raw, &Overrides::default()).expect("the printed file is accepted");
     assert_eq!(again.to_yaml(), printed);
 });

@@ -1,4 +1,4 @@
-//! Continue tokens: a page of any token is in order and within its namespace, and its own token leads on.
+//! Continue tokens: each page is sorted and within its namespace, and its token leads to the next page.
 #![no_main]
 
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ fuzz_target!(|token: &str| {
         for namespace in [None, Some("shop"), Some("missing")] {
             let mut options = ListOptions { limit: 2, continue_token: token.to_owned(), ..ListOptions::default() };
             let mut last = None;
-            // Each page has one event at least, but for the first of a token that leads behind all.
+            // Each page has an event, except the first page of a token behind all events.
             for _ in 0..=12 {
                 let Ok(page) = store.list(namespace, &options, Now::at(0)) else { break };
                 assert!(page.items.len() <= 2);
@@ -44,7 +44,7 @@ fuzz_target!(|token: &str| {
                 if page.continue_token.is_empty() {
                     break;
                 }
-                assert!(!page.items.is_empty(), "a page without events leads on");
+                assert!(!page.items.is_empty(), "a page without events has a continue token");
                 options.continue_token = page.continue_token.to_string();
             }
         }

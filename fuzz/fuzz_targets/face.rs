@@ -1,4 +1,4 @@
-//! The HTTP face without a network: one request after an event is there.
+//! The HTTP server without a network.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Fixture {
     }
 }
 
-/// Runs under a clock that jumps over every wait.
+/// Runs a task with a paused clock, which advances to the next timer at once.
 pub fn run<T>(task: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(task)

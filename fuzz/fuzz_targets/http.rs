@@ -1,7 +1,7 @@
-//! Any request at the HTTP face: paths, queries, headers and bodies of every verb, patches among them. The ledger balances
-//! after it, and what calls itself JSON is JSON.
+//! Any HTTP request: paths, queries, headers and bodies of all verbs, with patches. After it the ledger balances, and
+//! an answer with the content type JSON is JSON.
 //!
-//! The input is a request as text: `VERB path?query`, a header a line, an empty line, the body.
+//! The input is a request as text: `VERB path?query`, one header per line, an empty line, the body.
 #![no_main]
 
 mod face;
@@ -11,7 +11,7 @@ use face::{Fixture, run};
 use http::Request;
 use libfuzzer_sys::fuzz_target;
 
-/// What every request meets.
+/// An event that is stored before the request.
 const EVENT: &str = r#"{"metadata":{"name":"web-0.1","namespace":"shop","labels":{"app":"web"}},"reason":"BackOff",
 "involvedObject":{"kind":"Pod","name":"web-0","namespace":"shop"},"message":"restarting","count":1,"type":"Normal",
 "source":{"component":"kubelet","host":"node-1"},"firstTimestamp":"2026-03-01T08:00:00Z"}"#;
@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
         assert!(answer.status().as_u16() >= 200, "{what}");
         let is_json = answer.headers().get("Content-Type").is_some_and(|kind| kind == "application/json");
         if is_json && !answer.body().is_empty() {
-            // A watch is many documents.
+            // A watch has several documents.
             let documents = serde_json::Deserializer::from_slice(answer.body()).into_iter::<serde_json::Value>();
             for document in documents {
                 assert!(document.is_ok(), "{what}: {}", String::from_utf8_lossy(answer.body()));

@@ -1,4 +1,5 @@
-//! JSON of both groups: what is decoded is written and decoded again as the same event, and no rule stumbles over it.
+//! JSON of both API groups: a decoded event is the same after it is written and decoded again, and all rules accept any
+//! event.
 #![no_main]
 
 use eventweir::event::json::{self, FieldValidation};
@@ -12,8 +13,10 @@ fuzz_target!(|body: &[u8]| {
         let strict = json::decode(group, body, FieldValidation::Strict);
         match (&lenient, &strict) {
             (Ok(lenient), Ok(strict)) => assert_eq!(lenient, strict),
-            (Ok(lenient), Err(_)) => assert!(!lenient.strict_faults.is_empty(), "refused without a fault"),
-            (Err(_), strict) => assert!(strict.is_err(), "strict takes what lenient refuses"),
+            (Ok(lenient), Err(_)) => {
+                assert!(!lenient.strict_faults.is_empty(), "strict refuses an event without a fault")
+            }
+            (Err(_), strict) => assert!(strict.is_err(), "strict accepts an event that lenient refuses"),
         }
         if let Ok(decoded) = lenient {
             let event = decoded.event;
@@ -25,7 +28,7 @@ fuzz_target!(|body: &[u8]| {
         let Ok(list) = json::list_from_json(group, body) else { continue };
         let mut written = Vec::new();
         json::write_list(group, &list, &mut written);
-        let again = json::list_from_json(group, &written).expect("our own list is read");
+        let again = json::list_from_json(group, &written).expect("the written list is decoded");
         let mut twice = Vec::new();
         json::write_list(group, &again, &mut twice);
         assert_eq!(String::from_utf8_lossy(&written), String::from_utf8_lossy(&twice));
@@ -35,14 +38,15 @@ fuzz_target!(|body: &[u8]| {
 fn round_trip(group: ApiGroup, event: &Event) {
     let mut written = Vec::new();
     json::write_json(group, event, &mut written);
-    let again = json::decode(group, &written, FieldValidation::Strict).expect("our own event is read, strictly too");
+    let again =
+        json::decode(group, &written, FieldValidation::Strict).expect("the written event is decoded, even strictly");
     assert_eq!(*event, Event { type_meta: event.type_meta, ..again.event });
 }
 
 fn rules(group: ApiGroup, mut event: Event) {
-    let _told = validate::create(group, &event);
-    let _told = validate::update(group, &Event::default(), &event);
+    let _result = validate::create(group, &event);
+    let _result = validate::update(group, &Event::default(), &event);
     validate::update(group, &event, &event).map_or_else(|_| (), |()| ());
     repair(group, &mut event, 4096, || 7);
-    assert!(repair(group, &mut event, 4096, || 7).is_empty(), "what was mended needs no second mending");
+    assert!(repair(group, &mut event, 4096, || 7).is_empty(), "a repaired event needs no second repair");
 }

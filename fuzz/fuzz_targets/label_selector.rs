@@ -1,4 +1,4 @@
-//! Label selectors: what is read is written in a form that reads the same and selects the same.
+//! Label selectors: a parsed selector is written in a form that parses and selects the same.
 #![no_main]
 
 use eventweir::event::{Event, RareMeta};
@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|text: &str| {
     let Ok(selector) = LabelSelector::parse(text) else { return };
     let written = selector.to_string();
-    let again = LabelSelector::parse(&written).expect("our own selector is read");
+    let again = LabelSelector::parse(&written).expect("the written selector is parsed");
     assert_eq!(again.to_string(), written);
     assert_eq!(again.is_empty(), selector.is_empty());
     for value in ["", "a", "7", "-1"] {

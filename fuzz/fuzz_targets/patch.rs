@@ -1,5 +1,4 @@
-//! Patches: whatever is patched is an event that reads the same when it is written, and a merge patch applied twice is one
-//! applied once.
+//! Patches: a patched event is the same after it is written and decoded, and a merge patch is idempotent.
 #![no_main]
 
 use eventweir::event::json::{self, FieldValidation};
@@ -24,7 +23,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let Ok(patched) = patching::apply(kind, body, group, FieldValidation::Warn, &current) else { return };
     let mut written = Vec::new();
     json::write_json(group, &patched.event, &mut written);
-    let read = json::decode(group, &written, FieldValidation::Strict).expect("what was written is read");
+    let read = json::decode(group, &written, FieldValidation::Strict).expect("the written event is decoded");
     let mut again = Vec::new();
     json::write_json(group, &read.event, &mut again);
     assert_eq!(String::from_utf8_lossy(&written), String::from_utf8_lossy(&again));

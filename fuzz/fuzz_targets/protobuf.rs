@@ -1,5 +1,5 @@
-//! Protobuf of both groups: events, lists and delete options of any bytes; what is decoded is written and decoded again as
-//! the same, alone, in a list and in a frame of a watch.
+//! Protobuf of both API groups: events, lists and delete options from any bytes. A decoded event is the same after it
+//! is written and decoded again: alone, in a list and in a watch frame.
 #![no_main]
 
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use eventweir::event::{ApiGroup, Event, WatchEvent, protobuf, validate};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|body: &[u8]| {
-    let _read_or_refused = protobuf::decode_delete_options(body);
+    let _result = protobuf::decode_delete_options(body);
     for group in [ApiGroup::Core, ApiGroup::Events] {
         if let Ok(decoded) = protobuf::decode(group, body) {
             let event = decoded.event;
             let mut written = Vec::new();
             protobuf::write(group, &event, &mut written);
-            let again = protobuf::decode(group, &written).expect("our own event is read").event;
+            let again = protobuf::decode(group, &written).expect("the written event is decoded").event;
             assert_eq!(event, Event { type_meta: event.type_meta, ..again });
-            let _told = validate::create(group, &event);
+            let _result = validate::create(group, &event);
             frame(group, &event);
         }
         if let Ok(list) = protobuf::decode_list(group, body) {
             let mut written = Vec::new();
             protobuf::write_list(group, &list, &mut written);
-            assert_eq!(list, protobuf::decode_list(group, &written).expect("our own list is read"));
+            assert_eq!(list, protobuf::decode_list(group, &written).expect("the written list is decoded"));
         }
     }
 });
 
-/// Four bytes of length, then a type and the object.
+/// Checks a watch frame: a length of four bytes, then a type and the object.
 fn frame(group: ApiGroup, event: &Event) {
     let mut frame = Vec::new();
     protobuf::write_watch_frame(&WatchEvent::Modified(Arc::new(event.clone())), &mut frame, |event, out| {
@@ -35,7 +35,7 @@ fn frame(group: ApiGroup, event: &Event) {
     });
     let (length, rest) = frame.split_first_chunk::<4>().expect("a frame begins with its length");
     assert_eq!(usize::try_from(u32::from_be_bytes(*length)), Ok(rest.len()));
-    let at = rest.windows(4).position(|window| window == b"k8s\0").expect("the object is there");
-    let again = protobuf::decode(group, &rest[at..]).expect("the object of our own frame is read").event;
+    let at = rest.windows(4).position(|window| window == b"k8s\0").expect("a frame has an object");
+    let again = protobuf::decode(group, &rest[at..]).expect("the object of the written frame is decoded").event;
     assert_eq!(*event, Event { type_meta: event.type_meta, ..again });
 }

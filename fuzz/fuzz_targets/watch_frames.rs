@@ -1,4 +1,5 @@
-//! The answer to a watch of the upstream: any bytes, cut anywhere, are the same frames; the last may be an error, no other.
+//! The upstream's answer to a watch: any bytes give the same frames however they are split. Only the last may be an
+//! error.
 #![no_main]
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     let cut = runtime.block_on(frames(body, usize::from(chunk).max(1)));
     assert_eq!(whole, cut);
     let errors = whole.iter().position(|event| matches!(event, WatchEvent::Error(_)));
-    assert!(errors.is_none_or(|at| at + 1 == whole.len()), "something follows an error");
+    assert!(errors.is_none_or(|at| at + 1 == whole.len()), "a frame follows an error");
 });
 
 async fn frames(body: &[u8], chunk: usize) -> Vec<WatchEvent> {

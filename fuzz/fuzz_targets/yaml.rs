@@ -1,4 +1,4 @@
-//! YAML at the HTTP face: an event that is taken is shown as YAML that is taken as the same event.
+//! YAML over HTTP: an accepted event is returned as YAML that is accepted as the same event.
 #![no_main]
 
 mod face;
@@ -21,7 +21,7 @@ fuzz_target!(|body: &[u8]| {
             assert_eq!(again.status(), 201, "{version}: {}", String::from_utf8_lossy(again.body()));
             assert_eq!(without_uid(first.body()), without_uid(again.body()));
         }
-        assert_eq!(fixture.shards.balance().total_waiting(), 0, "a dry run owes something");
+        assert_eq!(fixture.shards.balance().total_waiting(), 0, "a dry run has waiting occurrences");
     });
 });
 
@@ -30,7 +30,7 @@ async fn post(fixture: &Fixture, path: &str, kind: &str, body: &[u8]) -> Respons
     fixture.send(request.body(Body::from(body.to_vec())).expect("a request")).await
 }
 
-/// The event without the uid that the upstream would give it, which is another one each time.
+/// Returns the event without the uid, which the upstream generates for each request.
 fn without_uid(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let Some((head, metadata)) = text.split_once("\nmetadata:\n") else { return text.to_string() };

@@ -252,12 +252,12 @@ func (c *callers) answers() error {
 	} {
 		code, text, _, err := c.post(request.client, request.token, request.namespace)
 		if err != nil || code != request.code || !strings.Contains(text, request.text) {
-			return fmt.Errorf("%s: %d %.300s %w, expected %d and %q", request.what, code, text, err, request.code, request.text)
+			return fmt.Errorf("%s: %d %.300s %v, expected %d and %q", request.what, code, text, err, request.code, request.text)
 		}
 	}
 	// The right to write does not include the right to read.
 	if code, text, _, err := c.send(client, http.MethodGet, c.reporter, mine, nil); err != nil || code != 403 {
-		return fmt.Errorf("LIST: %d %.300s %w, expected 403", code, text, err)
+		return fmt.Errorf("LIST: %d %.300s %v, expected 403", code, text, err)
 	}
 	forger, err := newAuthority()
 	if err != nil {
@@ -287,11 +287,11 @@ func (c *callers) away(x *proxy) error {
 	x.down.Store(true)
 	code, text, header, err := c.post(client, unseen, mine)
 	if err != nil || code != 503 || header.Get("Retry-After") == "" {
-		return fmt.Errorf("a new token: %d %.300s %w, expected 503 and Retry-After", code, text, err)
+		return fmt.Errorf("a new token: %d %.300s %v, expected 503 and Retry-After", code, text, err)
 	}
 	code, text, header, err = c.post(c.client(certificate), "", mine)
 	if err != nil || code != 500 || header.Get("Retry-After") == "" {
-		return fmt.Errorf("a new certificate: %d %.300s %w, expected 500 and Retry-After", code, text, err)
+		return fmt.Errorf("a new certificate: %d %.300s %v, expected 500 and Retry-After", code, text, err)
 	}
 	if err := c.until("a known token is refused", client, c.reporter, 503); err != nil {
 		return err

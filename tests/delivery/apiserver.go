@@ -56,7 +56,7 @@ func startAPIServer(ctx context.Context, binary, dir string, flags ...string) (*
 		break
 	}
 	if info.Server == "" {
-		return nil, fmt.Errorf("the apiserver ended before it was ready: %w", cmd.Wait())
+		return nil, fmt.Errorf("the apiserver ended before it was ready: %v", cmd.Wait())
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
 	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))

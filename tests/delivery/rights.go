@@ -73,7 +73,7 @@ func rbac(r *run) error {
 	} {
 		code, text, err := ask(request.method, request.url)
 		if err != nil || code != request.code || !strings.Contains(text, request.text) {
-			return fmt.Errorf("%s %s: %d %.300s %w, expected %d and %q", request.method, request.url, code, text, err, request.code,
+			return fmt.Errorf("%s %s: %d %.300s %v, expected %d and %q", request.method, request.url, code, text, err, request.code,
 				request.text)
 		}
 	}

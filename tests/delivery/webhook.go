@@ -122,7 +122,7 @@ func denied(r *run) error {
 	for _, object := range []string{lost, waits} {
 		s := step{object: object, method: http.MethodPost, path: client.path("", false), contentType: "application/json", body: encode(client.core(object+".1", object, "m"))}
 		if code, text, err := load.request(http.DefaultClient, w, s); err != nil || code != http.StatusCreated {
-			return fmt.Errorf("POST: %d %s %w", code, text, err)
+			return fmt.Errorf("POST: %d %s %v", code, text, err)
 		}
 	}
 	_, err = w.until("is refused", time.Minute, func(s samples) bool {

@@ -63,7 +63,7 @@ func startWeir(binary, config, log string, flags ...string) (*weir, error) {
 	case <-listening:
 		return w, nil
 	case <-w.exited:
-		return nil, fmt.Errorf("eventweir ended before it listened: %w; see %s", w.err, log)
+		return nil, fmt.Errorf("eventweir ended before it listened: %v; see %s", w.err, log)
 	case <-time.After(30 * time.Second):
 		w.kill()
 		return nil, fmt.Errorf("eventweir does not listen after 30 s; see %s", log)
@@ -204,7 +204,7 @@ func (w *weir) until(what string, limit time.Duration, good func(samples) bool) 
 		}
 		select {
 		case <-w.exited:
-			return now, fmt.Errorf("eventweir ended: %w; see %s", w.err, w.log)
+			return now, fmt.Errorf("eventweir ended: %v; see %s", w.err, w.log)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

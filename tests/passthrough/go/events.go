@@ -102,7 +102,7 @@ func posts(ctx context.Context, e env) (string, error) {
 	}
 	listed, err := e.client.CoreV1().Events(e.namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=posts"})
 	if err != nil || len(listed.Items) != 1 || listed.Items[0].Count != number {
-		return "", fmt.Errorf("the list through eventweir has %d records: %w", len(listed.Items), err)
+		return "", fmt.Errorf("the list through eventweir has %d records: %v", len(listed.Items), err)
 	}
 	return fmt.Sprintf("%d occurrences are one record of count %d, read as %s", number, listed.Items[0].Count, read.Name), nil
 }

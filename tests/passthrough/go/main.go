@@ -151,11 +151,11 @@ func (e env) events(ctx context.Context, object string) ([]corev1.Event, int, er
 func (e env) exactly(ctx context.Context, object string, records, total int) error {
 	return await(ctx, func() error {
 		if waiting, err := e.metric(ctx, "eventweir_ledger_waiting"); err != nil || waiting != 0 {
-			return fmt.Errorf("%d occurrences wait: %w", waiting, err)
+			return fmt.Errorf("%d occurrences wait: %v", waiting, err)
 		}
 		have, count, err := e.events(ctx, object)
 		if err != nil || len(have) != records || count != total {
-			return fmt.Errorf("%d records about %s with counts of %d in total, expected %d and %d: %w", len(have), object, count, records, total, err)
+			return fmt.Errorf("%d records about %s with counts of %d in total, expected %d and %d: %v", len(have), object, count, records, total, err)
 		}
 		return nil
 	})

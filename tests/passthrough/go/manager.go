@@ -193,7 +193,7 @@ func killed(ctx context.Context, e env) (string, error) {
 	if err := await(ctx, func() error {
 		now, renewed, err := lease()
 		if err != nil || now != holder || renewed.Before(began) {
-			return fmt.Errorf("the lease was held by %s, is held by %s, renewed %s: %w", holder, now, renewed, err)
+			return fmt.Errorf("the lease was held by %s, is held by %s, renewed %s: %v", holder, now, renewed, err)
 		}
 		return nil
 	}); err != nil {

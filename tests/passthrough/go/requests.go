@@ -438,7 +438,7 @@ func largeAnswers(ctx context.Context, e env) (string, error) {
 		path := "/api/v1/namespaces/" + e.namespace + "/configmaps?labelSelector=large%3Dyes"
 		got, err := ask(ctx, transport, e.config.Host+path, "application/json", "")
 		if err != nil || got.code != http.StatusOK || len(got.body) < objects*size {
-			return "", fmt.Errorf("%d with %d bytes: %w", got.code, len(got.body), err)
+			return "", fmt.Errorf("%d with %d bytes: %v", got.code, len(got.body), err)
 		}
 		total += len(got.body)
 	}

@@ -1,5 +1,5 @@
-//! Deletions and replacements from outside: a record is kept back while the upstream is asked, then forgotten, or goes
-//! on from what the upstream holds now. So a delete is never overwritten by a write that was already owed.
+//! Deletions and replacements by clients. A record is paused while the upstream executes them. Then it is forgotten, or it
+//! continues from the stored event. So an owed write never overwrites a deletion.
 
 use super::fold::FIRST_DIGEST;
 use super::record::Phase;
@@ -10,30 +10,30 @@ use crate::correlator::RecordId;
 use crate::event::Event;
 use crate::ledger::Occurrences;
 
-/// Whether a client's change of an event says how often it happened.
+/// Whether a client's change of an event has a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// It does: what GET had shown is in it.
+    /// It has one, which includes the occurrences that GET had shown.
     Stated,
-    /// It is about something else.
+    /// It changes other members.
     Unstated,
 }
 
 impl Outbox {
-    /// Lets no write of this record go until [`resume`](Self::resume) or [`forget`](Self::forget); one that is on its
-    /// way stays so. Pauses of one record are counted.
+    /// Sends no further write of this record until [`resume`](Self::resume) or [`forget`](Self::forget). A request in
+    /// flight continues. Pauses of one record are counted.
     pub fn pause(&mut self, id: RecordId) {
         *self.paused.entry(id).or_insert(0) += 1;
         self.unqueue(id);
     }
 
-    /// Whether a request of this record is on its way.
+    /// Whether a request of this record is in flight.
     #[must_use]
     pub fn is_in_flight(&self, id: RecordId) -> bool {
         self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::InFlight(_)))
     }
 
-    /// Ends a pause; what was kept back is owed again.
+    /// Ends a pause, and owes the paused write again.
     pub fn resume(&mut self, id: RecordId, now: Now) {
         if self.end_pause(id) {
             return;
@@ -42,7 +42,7 @@ impl Outbox {
         let Some(record) = self.records.get(&id) else { return };
         let (budget, is_digest) = (record.budget, record.kind.folds());
         if !matches!(record.phase, Phase::Cooling) {
-            // It is on its way, or waits for its next try.
+            // It is in flight, or waits for its next try.
         } else if !record.owes() && record.stand.call(now.mono) != Some(Call::Read) {
             self.remove(id, now);
         } else if draining || record.next_write <= now.mono {
@@ -54,21 +54,20 @@ impl Outbox {
             self.set_record_timer(id);
         }
         if is_digest {
-            // What had aged meanwhile did not fold.
+            // Nothing folded during the pause.
             self.set_budget_timer(budget, now.mono);
         }
     }
 
-    /// Ends a pause by letting the record go with all that it owes: a client has deleted it. An answer that still comes
-    /// means nothing any more. Returns the occurrences that are given up, and the tickets of clients that waited for
-    /// them.
+    /// Ends a pause after a client has deleted the record: removes it with all that it owes. An answer in flight has no
+    /// effect any more. Returns the lost occurrences, and the tickets of clients that waited for them.
     pub fn forget(&mut self, id: RecordId, now: Now) -> (Occurrences, Vec<Ticket>) {
         self.end_pause(id);
         self.unqueue(id);
         let lost = self.records.get(&id).map(|record| record.waiting()).unwrap_or_default();
         self.note(id);
         if let Some((until, record)) = self.records.get_mut(&id).and_then(|record| Some((record.limbo(now)?, record))) {
-            // A create of it may still be carried out: what arrives late is deleted then.
+            // A create of it may still be executed. It will be deleted then.
             (record.pending, record.later) = (Occurrences::default(), Occurrences::default());
             record.total = record.settled();
             record.stand = Stand::Waiting { until, then: Then::Delete };
@@ -88,21 +87,22 @@ impl Outbox {
     }
 
     /// Ends a pause after a client's DELETE that got no answer: the record is read first, and forgotten if it is gone.
-    /// Returns whether that is so; a record that the upstream is not known to hold can be forgotten at once.
+    /// Returns `false` for a record that the upstream is not known to hold, which can be forgotten at once.
     pub fn doubt(&mut self, id: RecordId, now: Now) -> bool {
         let Some(record) = self.records.get_mut(&id) else { return false };
         let (Stand::On(held) | Stand::Unsure { held, .. }) = &record.stand else { return false };
         record.stand = Stand::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
         if matches!(record.phase, Phase::Settled) {
-            // It has something to ask again.
+            // It owes a read.
             record.phase = Phase::Cooling;
         }
         self.resume(id, now);
         true
     }
 
-    /// A client has replaced the record upstream by `stored`, which includes what waited: GET had shown that. Returns
-    /// by how much its count moved and how many occurrences are written by it; `None` when the record is not here.
+    /// Continues from `stored`, by which a client has replaced the record upstream. With a count it includes the waiting
+    /// occurrences, because GET had shown them. Returns the change of the count and the occurrences that it has written;
+    /// `None` if the record is not in the outbox.
     pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<(i32, Occurrences)> {
         self.note(id);
         let count = self.counted(stored);
@@ -134,7 +134,7 @@ impl Outbox {
         Some((moved, written))
     }
 
-    /// The digest of this name. Looks at every budget: only for the rare delete of a digest.
+    /// Returns the digest of this name. Iterates over all budgets: only for the rare DELETE of a digest.
     #[must_use]
     pub fn digest(&self, namespace: &str, name: &str) -> Option<RecordId> {
         let digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest());
@@ -145,13 +145,13 @@ impl Outbox {
         })
     }
 
-    /// The name of a record that is here, and whether the upstream holds it.
+    /// Returns the name of a record of the outbox, and whether the upstream is known to hold it.
     #[must_use]
     pub fn name(&self, id: RecordId) -> Option<(smol_str::SmolStr, bool)> {
         self.records.get(&id).map(|record| (record.event.metadata.name.clone(), record.stand.held().is_some()))
     }
 
-    /// Ends one pause. Returns whether another one goes on.
+    /// Ends one pause. Returns whether another one remains.
     fn end_pause(&mut self, id: RecordId) -> bool {
         let Some(pauses) = self.paused.get_mut(&id) else { return false };
         *pauses -= 1;

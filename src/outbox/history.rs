@@ -11,22 +11,22 @@ use crate::event::Event;
 /// What became of a watch event about a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learned {
-    /// The record is not here: its correlator alone knows it.
+    /// The record is not in the outbox.
     Absent,
-    /// A request is on its way or due that tells more; or the event is not newer than what is known.
+    /// A request that is in flight or due will show more, or the event is not newer than the known one.
     Ignored,
-    /// The record goes on from what the upstream holds; its count has moved by this much.
+    /// The record continues from the stored event; its count has changed by this much.
     Moved(i32),
 }
 
 impl Outbox {
-    /// How many occurrences `event`, read from the upstream, shows.
+    /// Returns the number of occurrences that `event`, read from the upstream, shows.
     #[must_use]
     pub fn counted(&self, event: &Event) -> i32 {
         self.settings.group.count(event)
     }
 
-    /// The upstream holds `event` under the record's name.
+    /// Applies `event`, which the upstream holds under the record's name.
     pub fn learn(&mut self, id: RecordId, event: &Event, now: Now) -> Learned {
         self.note(id);
         let count = i64::from(self.counted(event));
@@ -43,10 +43,11 @@ impl Outbox {
         }
         let own = record.tag.as_ref().and_then(|tag| tag::count(event, tag));
         if own.is_some_and(|own| own > settled) {
-            // A write of an earlier process has arrived late; the next patch will be refused, and then it is read.
+            // A late write of an earlier process. The next patch will be refused, and the object is read then.
             return Learned::Ignored;
         }
-        // Without the tag it holds all that was acknowledged: it is as we left it, or another writer has made it again.
+        // Without the tag it includes all acknowledged occurrences: it is unchanged, or another writer has created it
+        // again.
         let tag = own.unwrap_or(held.tag);
         let others = |count: i64, tag: u64| count.saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX));
         let moved = others(count, tag).saturating_sub(others(held.count, held.tag));
@@ -58,8 +59,8 @@ impl Outbox {
         Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }
 
-    /// The upstream, at `version`, no longer holds the record: its next write creates it, with its running count. It
-    /// may have been created again since, as an answer has said.
+    /// Applies that the upstream, at `version`, no longer holds the record: its next write creates it with its running count.
+    /// Ignored if an answer has shown a newer version, because the record was created again.
     pub fn learn_gone(&mut self, id: RecordId, version: &str, now: Now) -> Learned {
         let Some(record) = self.records.get(&id) else { return Learned::Absent };
         let Stand::On(held) = &record.stand else { return Learned::Ignored };

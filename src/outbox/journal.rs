@@ -1,7 +1,7 @@
-//! The journal: the part of each owing record that has to outlive the process, and the records that have changed since
-//! the changes were last taken. Persistence is the spool's job; without a spool nothing is noted.
+//! The journal: records that have changed since the spool last took the changes, and the part of each that has to survive
+//! a restart. Without a spool it stays empty.
 //!
-//! The spool takes the changes and reports afterwards whether they are kept ([`Outbox::changes_kept`]) or not
+//! The spool takes the changes, commits them, and reports success ([`Outbox::changes_kept`]) or failure
 //! ([`Outbox::changes_not_kept`]).
 
 use std::collections::HashSet;
@@ -19,24 +19,24 @@ use crate::correlator::{Key, Rate, RecordId};
 use crate::event::Event;
 use crate::ledger::Occurrences;
 
-/// A record that owes something, as it has to outlive the process.
+/// The part of an owing record that has to survive a restart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// Its source.
     pub source: Key,
-    /// Where the correlator remembers it.
+    /// The correlator's key of the record.
     pub key: Key,
-    /// The budget that pays for its writes; `None` when they are free or paid.
+    /// The budget that pays for its writes; `None` if they are free or paid.
     pub budget: Option<Key>,
-    /// What kind of record it is.
+    /// Kind of the record.
     pub kind: Kind,
-    /// Its desired state; its `resourceVersion` is the one that the upstream was last known to hold.
+    /// Its desired state, with the last known `resourceVersion` of the upstream.
     pub event: Event,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,
-    /// The tag that it is counted under; empty where writes carry none.
+    /// Its tag; empty if writes carry no tags.
     pub tag: SmolStr,
-    /// How many occurrences of it are known to be upstream, as the tag counts.
+    /// Occurrences under the tag that the upstream is known to hold.
     pub settled: u64,
     /// Occurrences under the tag that the upstream has not acknowledged, including those in flight.
     pub owed: Occurrences,
@@ -44,14 +44,14 @@ pub struct Entry {
     pub later: Occurrences,
     /// Number of the owed occurrences that the client was allowed to create itself (admission).
     pub carried: u64,
-    /// How far clients have counted with the occurrences under the tag.
+    /// Client lines for the occurrences under the tag.
     pub lines: Vec<ClientLine>,
     /// How far clients have counted with the later occurrences too.
     pub later_lines: Vec<ClientLine>,
 }
 
 impl Entry {
-    /// All occurrences that the upstream has not acknowledged.
+    /// Returns all occurrences that the upstream has not acknowledged.
     #[must_use]
     pub fn occurrences(&self) -> Occurrences {
         let mut occurrences = self.owed;
@@ -60,12 +60,12 @@ impl Entry {
     }
 }
 
-/// What has changed since the changes were last taken.
+/// Changes since the last ones were taken.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// The records: what is to be kept of each, or nothing any more.
+    /// The changed records, each with its entry; `None` removes the entry.
     pub records: Vec<(RecordId, Option<Box<Entry>>)>,
-    /// Records that send nothing until this is kept.
+    /// Records that send nothing until these changes are committed.
     pub held: Vec<RecordId>,
 }
 
@@ -74,31 +74,31 @@ type Ids = HashSet<RecordId, foldhash::fast::FixedState>;
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     pub(super) on: bool,
-    // LIMIT: the records in the outbox and those that are kept; others are left out at `tidy_at`.
+    // LIMIT: the records of the outbox and of the spool; others are removed at `tidy_at`.
     changed: Ids,
-    /// Records of which something is kept, or may be.
-    // LIMIT: as many as were in the outbox when the changes were last taken, and those that have gone since.
+    /// Records that may have an entry in the spool.
+    // LIMIT: the records of the outbox when the changes were last taken, and those removed since.
     kept: Ids,
     held: Vec<RecordId>,
     tidy_at: usize,
 }
 
-/// LIMIT: changed records that are noted before those are left out of which nothing needs to be kept.
+/// LIMIT: changed records, before those without an entry are removed.
 const TIDY_AT: usize = 4096;
 
 impl Outbox {
-    /// From now on changes are noted, for [`take_changes`](Self::take_changes).
+    /// Starts the journal, for [`take_changes`](Self::take_changes).
     pub fn keep_journal(&mut self) {
         self.journal.on = true;
     }
 
-    /// Whether something has changed since the changes were last taken.
+    /// Whether there are changes to take.
     #[must_use]
     pub fn has_changes(&self) -> bool {
         !self.journal.changed.is_empty()
     }
 
-    /// Takes what has changed.
+    /// Returns the changes, and clears them.
     pub fn take_changes(&mut self) -> Changes {
         let mut records = Vec::with_capacity(self.journal.changed.len());
         for id in std::mem::take(&mut self.journal.changed) {
@@ -114,14 +114,14 @@ impl Outbox {
         Changes { records, held: std::mem::take(&mut self.journal.held) }
     }
 
-    /// Changes that were taken are kept: what was held for them may be sent.
+    /// Applies the success of a commit: the records that waited for it may be sent.
     pub fn changes_kept(&mut self, held: &[RecordId], now: Now) {
         for id in held {
             self.resume(*id, now);
         }
     }
 
-    /// Changes that were taken could not be kept, and are to be taken again. What was held for them goes on without.
+    /// Applies the failure of a commit: its changes will be taken again, and the records that waited for it continue.
     pub fn changes_not_kept(&mut self, records: impl Iterator<Item = RecordId>, held: &[RecordId], now: Now) {
         for id in records {
             self.journal.changed.insert(id);
@@ -130,23 +130,23 @@ impl Outbox {
         self.changes_kept(held, now);
     }
 
-    /// Nothing can be kept for now: what was held for it goes on without.
+    /// Lets records continue that wait for a commit, because the spool cannot commit now.
     pub fn go_on_unkept(&mut self, now: Now) {
         let held = std::mem::take(&mut self.journal.held);
         self.changes_kept(&held, now);
     }
 
-    /// Everything is to be taken again: what was kept is no more.
+    /// Marks all records as changed, because the spool was emptied.
     pub fn change_all(&mut self) {
         self.journal.kept.clear();
         self.journal.changed.extend(self.records.keys().copied());
     }
 
-    /// Takes in a record of an earlier process. A write of it may have been on its way when that process ended, and may
-    /// have carried more than was kept. So the record goes on under the earlier tag until it is settled what of the
-    /// kept occurrences has arrived, is not folded, and its first write pays with no token.
+    /// Restores a record of an earlier process. A write of it may have been in flight when that process ended, and may
+    /// have carried more than the spool has. So the record continues under the earlier tag until it is settled which of
+    /// its occurrences have arrived. It does not fold, and its first write takes no token.
     ///
-    /// LIMIT: as many as the earlier process let wait, whatever this one's limits are; new records are refused
+    /// LIMIT: as many records as waited in the earlier process, also above this one's limits; new records are refused
     /// meanwhile.
     pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
         let budget_id = match entry.budget {
@@ -167,7 +167,7 @@ impl Outbox {
         record.lines = Lines::of(entry.lines, &record.event.metadata.name);
         record.later_lines = Lines::of(entry.later_lines, &record.event.metadata.name);
         record.size += record.lines.size() + record.later_lines.size();
-        // Only tags tell own occurrences from others', so only with them anything is found out by reading.
+        // A read shows what has arrived only with tags.
         if own_tag.is_some() && !entry.tag.is_empty() {
             (record.tag, record.is_inherited) = (Some(entry.tag), true);
         } else {
@@ -201,13 +201,13 @@ impl Outbox {
         self.trim_budgets(now.mono);
     }
 
-    /// A number for a new digest.
+    /// Returns the number of a new digest.
     pub(super) fn digest_id(&mut self) -> RecordId {
         self.next_digest += 1;
         RecordId(FIRST_DIGEST + self.next_digest)
     }
 
-    /// Notes that a record may have changed.
+    /// Marks a record as changed.
     pub(super) fn note(&mut self, id: RecordId) {
         let Self { journal, records, .. } = self;
         if !journal.on {
@@ -220,8 +220,8 @@ impl Outbox {
         }
     }
 
-    /// A record stands for what another one stood for before, or under another name: it sends nothing until that is
-    /// kept, or a process that began from what is kept would write the same occurrences a second time.
+    /// Holds a record until the spool has committed it, because it has the occurrences of another record, or a new name.
+    /// Otherwise, after a crash, the next process would write the same occurrences again from the old entries.
     pub(super) fn hold_until_kept(&mut self, id: RecordId) {
         if self.journal.on {
             self.note(id);
@@ -291,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_keeper_nothing_is_noted() {
+    fn without_a_spool_nothing_is_recorded() {
         let mut outbox = Outbox::new(Settings::default(), 0);
         offer(&mut outbox, 1, Payment::Paid);
         assert!(!outbox.has_changes());
     }
 
     #[test]
-    fn a_digest_is_not_sent_before_it_is_kept_in_the_place_of_its_records() {
+    fn a_digest_is_not_sent_before_it_is_committed_in_place_of_its_records() {
         let mut outbox = outbox(2);
         assert_eq!(entries(&outbox.take_changes()), [1, 1]);
         assert!(!outbox.has_changes());
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_name_is_not_used_before_it_is_kept_but_for_a_disk_that_fails() {
+    fn a_new_name_is_not_used_before_it_is_committed_unless_the_disk_fails() {
         for kept in [true, false] {
             let mut outbox = outbox(0);
             offer(&mut outbox, 1, Payment::Paid);

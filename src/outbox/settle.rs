@@ -1,5 +1,5 @@
-//! Answers: what an upstream's reply does to a record, to its place in the ledger, and to its correlator. What it says
-//! of the record upstream is decided in `stand.rs`; here that is carried out.
+//! Applies an answer of the upstream to a record, its queue, the ledger and its correlator. `stand.rs` decides what the
+//! answer means; this file carries it out.
 
 use super::record::{Kind, Phase, Record, Sent};
 use super::stand::{Call, Effect, Fact, Facts, Loss, Mark, Stand, Tags, step};
@@ -11,27 +11,27 @@ use crate::event::{ApiGroup, Event};
 use crate::ledger::{LostReason, Occurrences, RefusalReason};
 use crate::status::Status;
 
-/// What an answer settled.
+/// Result of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Settlement {
     /// Occurrences that the upstream now shows.
     pub written: Occurrences,
-    /// Occurrences that are lost for good, and why.
+    /// Lost occurrences, and the reason.
     pub lost: Option<(LostReason, Occurrences)>,
-    /// What the correlator of the record's source has to know.
+    /// Feedback for the correlator of the record's source.
     pub feedback: Option<Feedback>,
-    /// Clients that waited for this, and their answers.
+    /// Tickets of waiting clients, and their answers.
     pub resolved: Vec<(Ticket, Fate)>,
-    /// Repairs of a record that the upstream had refused; it is written again.
+    /// Repairs of a refused record, which is written again.
     pub repairs: Vec<Repair>,
 }
 
-/// What a correlator has to know of a record.
+/// Feedback for a correlator about a record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Feedback {
     /// The source.
     pub source: Key,
-    /// Where the correlator remembers the record.
+    /// The correlator's key of the record.
     pub key: Key,
     /// The record.
     pub record: RecordId,
@@ -39,11 +39,11 @@ pub struct Feedback {
     pub settled: Settled,
 }
 
-/// Times a record may be asked for again without a pause: patch, create, read, create.
+/// LIMIT: requests of a record in a row without a pause: patch, create, read, create.
 const IMMEDIATE_TRIES: u32 = 4;
 
 impl Outbox {
-    /// Takes the answer to a write that [`next_write`](Self::next_write) returned.
+    /// Applies the answer to a write that [`next_write`](Self::next_write) returned.
     pub fn settle(&mut self, id: RecordId, answer: Answer, now: Now) -> Settlement {
         self.note(id);
         let (tags, refuses_taken) = (self.tags, self.tickets.refuses_taken(id));
@@ -96,7 +96,7 @@ impl Outbox {
         }
     }
 
-    /// The upstream holds the record as `found`; so many of what was sent have arrived.
+    /// Applies that the upstream holds the record as `found`, with `arrived` of the sent occurrences.
     fn hold(
         &mut self,
         id: RecordId,
@@ -143,7 +143,7 @@ impl Outbox {
             }
         }
         if is_switched && owes {
-            // What is kept still says that this is counted under the earlier tag.
+            // The spool's entry still has the earlier tag.
             self.hold_until_kept(id);
         }
         if let Some(found) = found {
@@ -152,7 +152,7 @@ impl Outbox {
         settlement
     }
 
-    /// Sends the record again at once, in another way; the write has paid already.
+    /// Queues the next request of the record at once; the write has paid already.
     pub(super) fn try_again(&mut self, id: RecordId, sent: Sent, now: Now) {
         if let Some(record) = self.records.get_mut(&id) {
             record.pending.merge(sent.occurrences);
@@ -170,7 +170,7 @@ impl Outbox {
         self.enqueue(id, now);
     }
 
-    /// A try failed in passing: once more after a pause, unless it has become too old for an upstream that is there.
+    /// Repeats a failed try after a pause, unless the record is too old for an upstream that answers.
     fn later(&mut self, id: RecordId, sent: Sent, retry: Option<Retry>, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         if let Stand::Waiting { until, .. } = record.stand
@@ -181,7 +181,7 @@ impl Outbox {
             self.set_record_timer(id);
             return Settlement::default();
         }
-        // The time that a record waited for its budget is not the upstream's doing.
+        // The wait for its budget does not count.
         let since = (*record.failing_since.get_or_insert(now.mono)).max(record.newest);
         let answers = retry.is_some_and(|retry| matches!(retry.fault, Fault::Overloaded | Fault::ServerError));
         if answers && since.after(self.settings.max_age) <= now.mono {
@@ -190,7 +190,7 @@ impl Outbox {
             let loss = Loss { reason: LostReason::Expired, refusal };
             match record.stand {
                 Stand::Nowhere | Stand::On(_) => return self.lose(id, sent, &loss, now),
-                // Whether an earlier try has arrived comes first.
+                // First it is read whether an earlier try was executed.
                 Stand::Sent { until } if record.tag.is_some() => {
                     record.stand = Stand::Taken { until: Some(until), loss: Some(Box::new(loss)) };
                 }
@@ -207,7 +207,7 @@ impl Outbox {
         Settlement::default()
     }
 
-    /// Sends the record again after a pause.
+    /// Queues the next request of the record after a pause.
     fn pause_for(&mut self, id: RecordId, retry: Option<Retry>, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.tries = record.tries.saturating_add(1);
@@ -217,10 +217,10 @@ impl Outbox {
         self.set_record_timer(id);
     }
 
-    /// Another writer has the name. The record begins again under another one: whole if the upstream has nothing of it
-    /// any more, otherwise with the occurrences that no answer has acknowledged.
+    /// Renames the record, because another writer has its name. It begins again with all occurrences if the upstream has
+    /// none of them any more, otherwise with the unacknowledged ones.
     fn rename(&mut self, id: RecordId, sent: Sent, is_gone: bool, now: Now) -> Settlement {
-        // Not the plain time: two records of one object that are renamed in one instant must not meet.
+        // Not only the time, because two records of one object may be renamed at the same time.
         let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
         let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
@@ -240,9 +240,8 @@ impl Outbox {
         Settlement { feedback, ..Settlement::default() }
     }
 
-    /// Repairs what the upstream has refused as invalid or too large, where the refusal names what we know how to
-    /// repair, and writes it again. Each thing is repaired once, because it is right afterwards. `None` where nothing
-    /// can be repaired.
+    /// Repairs a record that the upstream has refused as invalid or too large, and writes it again. Each repair is tried
+    /// once. Returns `None` if the refusal names nothing that can be repaired.
     fn repair(&mut self, id: RecordId, sent: Sent, loss: &Loss, now: Now) -> Option<Settlement> {
         let record = self.records.get_mut(&id).filter(|_| self.settings.repair)?;
         let causes = loss.refusal.status.details.iter().flat_map(|details| &details.causes);
@@ -255,7 +254,7 @@ impl Outbox {
         let name = record.event.metadata.name.clone();
         let repairs = match (record.stand.held(), sent.group) {
             (None, _) => repair::refused(&mut record.event, &objection, now.wall),
-            // A patch has nothing else that could be wrong, and at events.k8s.io not even that.
+            // A patch can have no other fault, and none at all in events.k8s.io.
             (Some(_), ApiGroup::Core) => repair::refused_message(&mut record.event, &objection).into_iter().collect(),
             (Some(_), ApiGroup::Events) => Vec::new(),
         };
@@ -274,13 +273,13 @@ impl Outbox {
         Some(Settlement { repairs, ..Settlement::default() })
     }
 
-    /// Refused for good: what was sent is lost, what has come since may try on its own.
+    /// Applies a final refusal: the sent occurrences are lost, and later ones may begin a new try.
     fn lose(&mut self, id: RecordId, sent: Sent, loss: &Loss, now: Now) -> Settlement {
         let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.pending.merge(sent.occurrences);
         let settled = record.settled();
-        // A read has them all in flight, and the write that was refused had fewer.
+        // A read has all occurrences in flight, and the refused write had fewer.
         let number = match (sent.call, record.kind) {
             (_, Kind::Digest | Kind::Storm) => record.pending.total(),
             (Call::Read, _) => record.sent.tag.saturating_sub(settled).min(record.pending.total()),
@@ -321,7 +320,7 @@ impl Outbox {
         settlement
     }
 
-    /// A client has deleted the record, and that has come true.
+    /// Removes a record that a client has deleted.
     fn give_up_deleted(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.pending.merge(sent.occurrences);
@@ -329,14 +328,14 @@ impl Outbox {
         let settled = Settled::Forgotten;
         let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
         self.remove(id, now);
-        // Their clients are not answered any more.
+        // Their clients get no other answer.
         drop(self.tickets.drop_record(id));
         let lost = (lost.total() > 0).then_some((LostReason::Deleted, lost));
         Settlement { lost, feedback, ..Settlement::default() }
     }
 }
 
-/// An answer, as far as it matters to where the record stands.
+/// Reduces an answer to the fact that `stand.rs` needs.
 fn fact(record: &Record, sent: Sent, answer: Answer, now: Now) -> Fact {
     match answer {
         Answer::Stored(found) => Fact::Stored(record.see(&found, sent.group, now)),

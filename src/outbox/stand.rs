@@ -1,48 +1,50 @@
-//! Where a record stands upstream: the one place that decides what has arrived. Pure and total.
+//! The upstream state of a record: decides from each answer which occurrences have arrived. Pure and total.
 //!
-//! Two questions are never mixed. *How much of what was sent is in this object?* Only the record's tag says that
-//! (`tag.rs`): a count that grows, written by a create or by a patch that names a version. *May the record count on
-//! this object?* That is policy, and either answer keeps the sum, because a record that takes another name leaves what
-//! is acknowledged and still there.
+//! Two questions are separate. *How many of the sent occurrences does this object include?* Only the record's tag
+//! answers it (`tag.rs`): a count that only grows, written by a create or by a patch that names a version. *May the
+//! record continue on this object?* That is policy, and either answer keeps the sum: under a new name, the record
+//! leaves its acknowledged occurrences in the old object.
 //!
-//! Why nothing counts twice: a name exists at most once, and a patch that names a version applies to that version or
-//! not at all. After a doubt the object is read, at version v with tag t. A request in limbo (given up, perhaps carried
-//! out later) names an older version, so it is refused once ours has been applied, and if it comes first ours is
-//! refused and we read again. A create in limbo carries the tag, and is refused for as long as the name is taken. Why
-//! nothing vanishes: an occurrence counts as written by an answer, or by a tag that has reached it, which only a write
-//! that carried it can have set.
+//! Nothing counts twice: a name exists at most once, and a patch that names a version applies to that version or not at
+//! all. After a doubt the object is read, at version v with tag t. A request in limbo was given up, but may still be
+//! executed. A patch in limbo names an older version, so it is refused once the new patch was applied. If it is
+//! executed first, the new patch is refused, and the object is read again. A create in limbo carries the tag, and is
+//! refused while the name is taken.
+//!
+//! Nothing vanishes: an occurrence counts as written after an answer, or if the tag includes it. Only a write that
+//! carried the occurrence can have set such a tag.
 //!
 //! | stand | request | answer | next | effect |
 //! |---|---|---|---|---|
-//! | `Nowhere` | create | stored | `On` | all that was sent has arrived |
+//! | `Nowhere` | create | stored | `On` | all sent occurrences have arrived |
 //! | | | exists | `Taken` | read |
 //! | | | refused | `Nowhere` | repair, or lost |
-//! | | | in doubt | `Sent` | the same create again: at most one of a name can land |
-//! | `Sent` | create | exists, refused | `Taken` | read whether an earlier try has arrived |
-//! | `Taken` | read | our tag | `On` | what the tag says has arrived, the rest goes again |
-//! | | | no tag, alike | `On` | nothing has arrived: the record counts on what is there |
-//! | | | no tag, other | `Nowhere` | another name; after a doubt only when no create can be carried out any more (`Waiting`) |
-//! | | | missing | `Sent`, or what a refusal said | |
-//! | `On` | patch | stored | `On` | all that was sent has arrived |
+//! | | | in doubt | `Sent` | the same create again: at most one per name can succeed |
+//! | `Sent` | create | exists, refused | `Taken` | read whether an earlier try was executed |
+//! | `Taken` | read | our tag | `On` | the occurrences in the tag have arrived, the rest is sent again |
+//! | | | no tag, alike | `On` | nothing has arrived: the record continues on this object |
+//! | | | no tag, other | `Nowhere` | another name; after a doubt only when no create can be executed any more (`Waiting`) |
+//! | | | missing | `Sent`, or the effect of the refusal | |
+//! | `On` | patch | stored | `On` | all sent occurrences have arrived |
 //! | | | missing | `Nowhere` | create again, with the running count |
 //! | | | refused | `On` | repair, or lost |
 //! | | | conflict, in doubt | `Unsure` | read |
-//! | `Unsure` | read | our tag | `On` | what the tag says has arrived, the rest goes again |
+//! | `Unsure` | read | our tag | `On` | the occurrences in the tag have arrived, the rest is sent again |
 //! | | | no tag, same version | `On` | nothing has changed: nothing has arrived |
-//! | | | no tag, alike | `On` | nothing has arrived: the record counts on what is there |
+//! | | | no tag, alike | `On` | nothing has arrived: the record continues on this object |
 //! | | | no tag, other | `Nowhere` | another name: a patch in limbo names a version that never returns |
 //! | | | missing | `Nowhere` | create again |
-//! | | | missing, or no tag and another version | `Nowhere` | forget, where a client has deleted it and got no answer |
-//! | `Waiting` | read | our tag | `On` | what the tag says has arrived |
-//! | | | anything else | | what was waited for: another name, lost, or forgotten |
-//! | `Unwanted` | delete | any | | forget: what a client had deleted has arrived late |
-//! | `Carried` | read | alike | `On` | the client's own create has arrived; it has no tag, and stands for what the tag will say |
+//! | | | missing, or no tag and another version | `Nowhere` | forget, if a client has deleted it and got no answer |
+//! | `Waiting` | read | our tag | `On` | the occurrences in the tag have arrived |
+//! | | | anything else | | the pending end: another name, lost, or forgotten |
+//! | `Unwanted` | delete | any | | forget: a record that a client had deleted was created late |
+//! | `Carried` | read | alike | `On` | the client's own create was executed; it has no tag, and counts as our create |
 //! | | | other | `Nowhere` | another name: the client's create was refused |
-//! | | | missing | `Nowhere` | create, once the client's create cannot be carried out any more |
+//! | | | missing | `Nowhere` | create, once the client's create cannot be executed any more |
 //!
-//! Where the upstream's admission removes annotations, an untouched version says that nothing has arrived, and a count
-//! that can have been sent says what has. So it is until an answer has shown that tags are kept (`Tags::Unproven`).
-//! Where writes carry no tags (`Tags::Off`), requests are repeated blindly, as client-go does.
+//! If the upstream's admission removes annotations, an unchanged version means that nothing has arrived, and the tag is
+//! derived from a count that can have been sent. This applies until an answer shows that tags are kept
+//! (`Tags::Unproven`). Without tags (`Tags::Off`), requests are repeated blindly, as by client-go.
 
 use std::time::Duration;
 
@@ -52,65 +54,65 @@ use super::LostReason;
 use super::request::{Applied, Refusal};
 use crate::clock::Mono;
 
-/// How long after it was given up a request may still be carried out: an apiserver's request timeout, and slack.
+/// Time for which a request may still be executed after it was given up: an API server's request timeout, and slack.
 pub(super) const LIMBO: Duration = Duration::from_secs(65);
 
-/// What is known of where a record stands.
+/// The upstream state of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Stand {
-    /// Nothing of it is under its name: no create was sent, or the upstream has said that it is gone.
+    /// The upstream has no object of it: no create was sent, or the upstream answered that it is gone.
     Nowhere,
-    /// Creates were sent, and none was answered. One may be carried out until then.
+    /// Creates were sent, and none was answered. One may be executed until then.
     Sent { until: Mono },
-    /// The name may be taken, and by whom has to be read. `until` as above, where a create of ours is in doubt.
+    /// The name may be taken, so the object has to be read. `until` as above, if a create of ours is in doubt.
     Taken { until: Option<Mono>, loss: Option<Box<Loss>> },
     /// The upstream holds it, and every patch was answered.
     On(Held),
     /// The upstream held it, and a patch was not answered, or another writer has changed it.
     Unsure { held: Held, if_missing: IfMissing },
-    /// A create of ours may be carried out until then; only afterwards the record may be given up under this name.
+    /// A create of ours may be executed until then. Only afterwards the record may be given up under this name.
     Waiting { until: Mono, then: Then },
-    /// A create of ours was carried out after a client had deleted the record.
+    /// A create of ours was executed after a client had deleted the record.
     Unwanted(Held),
-    /// Its client was allowed to create it itself (admission). Until then that may be carried out.
+    /// Its client was allowed to create it itself (admission). That create may be executed until then.
     Carried { until: Mono },
 }
 
-/// What it means that a record is no longer there.
+/// The meaning of a missing record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfMissing {
-    /// It expired, or another writer has deleted it: it is created again.
+    /// It expired, or another writer deleted it: it is created again.
     Create,
-    /// A client has deleted it, and got no answer.
+    /// A client deleted it, and got no answer: it is forgotten.
     Forget,
 }
 
-/// Occurrences that are to be given up, and why.
+/// The reason for which occurrences are given up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Loss {
     pub(super) reason: LostReason,
     pub(super) refusal: Refusal,
 }
 
-/// What becomes of a record under its name when no create in limbo can be carried out any more.
+/// End of a record under its name, when no create in limbo can be executed any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Then {
     /// It gets another name: another writer has this one.
     Rename,
     /// Its occurrences are lost.
     Lose(Box<Loss>),
-    /// A client has deleted it: what arrives late is deleted too.
+    /// A client has deleted it: a late create is deleted too.
     Delete,
 }
 
 /// An object upstream as it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Held {
-    /// Its version; empty where it is not known, and a patch then names none.
+    /// Its version; empty if it is not known. A patch then names none.
     pub(super) version: SmolStr,
-    /// How many occurrences it shows.
+    /// Number of occurrences that it shows.
     pub(super) count: i64,
-    /// How many of them the record's tag says are its own.
+    /// Number of them that the record's tag counts.
     pub(super) tag: u64,
     /// Tags of other records that the next patch removes.
     pub(super) expired_tags: Vec<SmolStr>,
@@ -134,83 +136,84 @@ pub(super) struct Mark {
     pub(super) tag: u64,
 }
 
-/// Whether tags can be relied on.
+/// Whether tags are reliable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tags {
     /// Writes carry them, and the upstream keeps them.
     Kept,
-    /// Writes carry them, but no answer has shown yet that the upstream's admission leaves them alone.
+    /// Writes carry them, but no answer has shown yet that the upstream's admission keeps them.
     Unproven,
     /// Writes carry none.
     Off,
 }
 
-/// What the record knows beside its stand.
+/// State of the record that a step depends on, in addition to its [`Stand`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts {
     pub(super) now: Mono,
     pub(super) tags: Tags,
-    /// Occurrences that are known to be upstream, as the tag counts.
+    /// Occurrences under the tag that the upstream is known to hold.
     pub(super) settled: u64,
-    /// Occurrences that the request, or the one whose fate it reads, makes visible.
+    /// Occurrences of the request, or of the request whose effect is read.
     pub(super) in_flight: u64,
     /// The newest write that was sent.
     pub(super) sent: Mark,
-    /// Whether the record may count on an object that it has never written: a digest's text is its budget's own.
+    /// Whether the record may continue on an object that it has never written. A digest may not, because its text
+    /// belongs to its budget.
     pub(super) adopts: bool,
 }
 
 impl Facts {
-    /// Occurrences of the newest write that no answer has acknowledged. A read has newer ones in flight, too.
+    /// Returns the unacknowledged occurrences of the newest write. A read also has newer occurrences in flight.
     fn in_doubt(&self) -> u64 {
         self.sent.tag.saturating_sub(self.settled).min(self.in_flight)
     }
 }
 
-/// An answer, as far as it matters here.
+/// An answer, reduced to what a step depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fact {
     Stored(Seen),
     Missing,
     Exists,
     Refused(Refusal),
-    /// A patch was made for another version.
+    /// A patch named another version than the stored one.
     Conflict,
     Retry(Applied),
 }
 
-/// An object that an answer has shown.
+/// An object in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) held: Held,
     /// Whether it has the record's tag.
     pub(super) is_tagged: bool,
-    /// Whether it reads as the record's content does.
+    /// Whether its content is the record's.
     pub(super) is_alike: bool,
-    /// Whether it has no tags, of no record.
+    /// Whether it has no tag of any record.
     pub(super) is_bare: bool,
 }
 
-/// What follows for the record.
+/// Effect of an answer on the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// The upstream holds it. So many of the occurrences in flight have arrived, the others are to be sent again; by so
-    /// much the count moved that is not the record's own.
+    /// The upstream holds it. `arrived` of the occurrences in flight have arrived; the others are sent again. The part
+    /// of other writers in the count has changed by `moved`.
     Held { arrived: u64, moved: i64 },
-    /// Another request, at once.
+    /// The next request is sent at once.
     Again,
-    /// The same or another request, after a pause.
+    /// The next request is sent after a pause.
     Later,
-    /// It needs another name. What the upstream had of it under this one `is_gone`, or is still there.
+    /// It needs another name. `is_gone`: whether the upstream no longer has an object of it under the current name.
     Rename { is_gone: bool },
-    /// Refused for good. What was sent is lost, unless it can be repaired.
+    /// Refused finally. The sent occurrences are lost, unless the record can be repaired.
     Lost(Box<Loss>),
-    /// Nothing more is to be done for it.
+    /// The record is removed.
     Forget,
 }
 
 impl Stand {
-    /// The request that comes next; `None` while it waits.
+    /// Returns the next request; `None` while the record waits.
     pub(super) fn call(&self, now: Mono) -> Option<Call> {
         match self {
             Self::Nowhere | Self::Sent { .. } => Some(Call::Create),
@@ -221,7 +224,7 @@ impl Stand {
         }
     }
 
-    /// The object that it counts on, where one is known.
+    /// Returns the known object of the record.
     pub(super) const fn held(&self) -> Option<&Held> {
         match self {
             Self::On(held) | Self::Unsure { held, .. } | Self::Unwanted(held) => Some(held),
@@ -232,7 +235,7 @@ impl Stand {
     }
 }
 
-/// The step that an answer makes.
+/// Returns the state after an answer, and the effect on the record.
 pub(super) fn step(stand: Stand, call: Call, fact: Fact, facts: &Facts) -> (Stand, Effect) {
     match (call, fact) {
         (Call::Create, fact) => created(stand, fact, facts),
@@ -242,7 +245,7 @@ pub(super) fn step(stand: Stand, call: Call, fact: Fact, facts: &Facts) -> (Stan
         (Call::Read, Fact::Refused(refusal)) => unreadable(stand, refusal, facts),
         (Call::Read, Fact::Exists | Fact::Conflict | Fact::Retry(_)) => (stand, Effect::Later),
         (Call::Delete, Fact::Stored(_) | Fact::Missing | Fact::Refused(_)) => (Stand::Nowhere, Effect::Forget),
-        // Another writer has changed it since: it is read again.
+        // Another writer has changed it, so it is read again.
         (Call::Delete, Fact::Conflict) => (Stand::Waiting { until: facts.now, then: Then::Delete }, Effect::Again),
         (Call::Delete, Fact::Exists | Fact::Retry(_)) => (stand, Effect::Later),
     }
@@ -261,7 +264,7 @@ fn created(stand: Stand, fact: Fact, facts: &Facts) -> (Stand, Effect) {
         }
         Fact::Refused(refusal) => lost(Stand::Nowhere, refusal),
         Fact::Retry(Applied::Perhaps) => (Stand::Sent { until: facts.now.after(LIMBO) }, Effect::Later),
-        // Answers that do not fit a create; the answer table makes none of them.
+        // Answers that a create does not have.
         Fact::Retry(Applied::No) | Fact::Missing | Fact::Conflict => (stand, Effect::Later),
     }
 }
@@ -275,7 +278,7 @@ fn patched(stand: Stand, fact: Fact, facts: &Facts) -> (Stand, Effect) {
         Fact::Refused(refusal) => lost(stand, refusal),
         Fact::Conflict if blind => (stand, Effect::Later),
         Fact::Conflict => (Stand::Unsure { held, if_missing: IfMissing::Create }, Effect::Again),
-        // The count in it is absolute, so a blind repeat is right without other writers.
+        // Its count is absolute, so without other writers a blind repeat is correct.
         Fact::Retry(Applied::Perhaps) if !blind => {
             (Stand::Unsure { held, if_missing: IfMissing::Create }, Effect::Later)
         }
@@ -283,14 +286,14 @@ fn patched(stand: Stand, fact: Fact, facts: &Facts) -> (Stand, Effect) {
     }
 }
 
-/// A write was answered: all of it is there. What else the count says is others'.
+/// Returns the step after a successful write: all its occurrences have arrived, and the rest of the count is others'.
 fn arrived(seen: Seen, in_flight: u64, sent: Mark) -> (Stand, Effect) {
     let held = Held { tag: sent.tag, ..seen.held };
     let moved = held.count.saturating_sub(sent.count);
     (Stand::On(held), Effect::Held { arrived: in_flight, moved })
 }
 
-/// A read has found an object under the record's name.
+/// Returns the step after a read that found an object under the record's name.
 fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     if matches!(stand, Stand::Carried { .. }) && !seen.is_tagged {
         return carried(seen, facts);
@@ -307,7 +310,7 @@ fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     }
     let may_adopt = seen.is_alike && facts.adopts;
     match stand {
-        // Nothing has been written since, so nothing has arrived.
+        // Nothing was written since, so nothing has arrived.
         Stand::Unsure { held, .. } if held.version == seen.held.version => {
             (Stand::On(Held { tag: held.tag, ..seen.held }), Effect::Held { arrived: 0, moved: 0 })
         }
@@ -319,14 +322,14 @@ fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
         Stand::Taken { until, loss: None } => give_up(until, Then::Rename, facts),
         Stand::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
         Stand::Waiting { then, .. } => carried_out(then),
-        // Nothing of these reads, but for the last, which is seen to already.
+        // These send no reads, except the last, which is handled above.
         Stand::Nowhere | Stand::Sent { .. } | Stand::On(_) | Stand::Unwanted(_) | Stand::Carried { .. } => {
             (stand, Effect::Again)
         }
     }
 }
 
-/// A read has found an object where a client was allowed to create one: the client's, or that of another writer.
+/// Returns the step after a read that found the object of an allowed client, or another writer's.
 fn carried(seen: Seen, facts: &Facts) -> (Stand, Effect) {
     if seen.is_alike {
         return arrived(seen, facts.in_doubt(), facts.sent);
@@ -334,8 +337,8 @@ fn carried(seen: Seen, facts: &Facts) -> (Stand, Effect) {
     (Stand::Nowhere, Effect::Rename { is_gone: true })
 }
 
-/// The tag that an object would have if the upstream's admission had not removed it: what its count is above others',
-/// where that can have been sent.
+/// Returns the tag that an object would have if the upstream's admission had not removed it: its count without the part
+/// of others, if a write with that tag can have been sent.
 fn inferred(stand: &Stand, seen: &Seen, facts: &Facts) -> Option<u64> {
     let known = match stand {
         Stand::Unsure { held, .. } if held.version != seen.held.version => others(held.count, held.tag),
@@ -347,16 +350,16 @@ fn inferred(stand: &Stand, seen: &Seen, facts: &Facts) -> Option<u64> {
     (can_be && facts.settled < tag && tag <= facts.sent.tag).then_some(tag)
 }
 
-/// The object has the record's tag.
+/// Returns the step after a read that found the record's tag.
 fn tagged(stand: &Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     if let Stand::Waiting { then: Then::Delete, .. } = stand {
         return (Stand::Unwanted(seen.held), Effect::Again);
     }
-    // More than was ever sent are of a process that ended before it had kept them: they are others' now.
+    // An earlier process may have written more than its spool has. Those occurrences count as others'.
     let tag = seen.held.tag.min(facts.settled.saturating_add(facts.in_flight));
     let arrived = tag.saturating_sub(facts.settled);
-    // What is not ours is the count less the tag. It was known for the write that has arrived, or for the object
-    // before.
+    // The part of others is the count minus the tag. It is compared with that of the write that has arrived, or of the
+    // object before.
     let known = match stand.held() {
         Some(held) if tag < facts.sent.tag => others(held.count, held.tag),
         _ => others(facts.sent.count, facts.sent.tag),
@@ -369,13 +372,14 @@ fn others(count: i64, tag: u64) -> i64 {
     count.saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX))
 }
 
-/// The tag is gone from an object that the record counts on: another writer has removed it, or made the object again.
+/// Returns the step for an object that has lost the record's tag: another writer has removed it, or created the object
+/// again.
 fn counted_on(seen: Seen, known: &Held) -> (Stand, Effect) {
     let moved = seen.held.count.saturating_sub(known.count);
     (Stand::On(Held { tag: known.tag, ..seen.held }), Effect::Held { arrived: 0, moved })
 }
 
-/// An object that nothing of the record is in: what it shows is others'.
+/// Returns the step that continues on an object of other writers, which includes nothing of the record.
 fn adopted(seen: Seen, facts: &Facts) -> (Stand, Effect) {
     let known = others(facts.sent.count, facts.sent.tag);
     let tag = facts.settled;
@@ -383,7 +387,7 @@ fn adopted(seen: Seen, facts: &Facts) -> (Stand, Effect) {
     (Stand::On(Held { tag, ..seen.held }), Effect::Held { arrived: 0, moved })
 }
 
-/// As client-go would: an object with at least the count that was sent has it.
+/// Returns the step without tags, like client-go: an object with at least the sent count includes it.
 fn found_untagged(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     match stand {
         Stand::Taken { until: Some(_), .. } if seen.is_alike && seen.held.count >= facts.sent.count => {
@@ -401,7 +405,7 @@ fn found_untagged(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     }
 }
 
-/// A read has found nothing.
+/// Returns the step after a read that found nothing.
 fn missing(stand: Stand, facts: &Facts) -> (Stand, Effect) {
     match stand {
         Stand::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
@@ -419,13 +423,13 @@ fn missing(stand: Stand, facts: &Facts) -> (Stand, Effect) {
     }
 }
 
-/// Reading is refused.
+/// Returns the step after a refused read.
 fn unreadable(stand: Stand, refusal: Refusal, facts: &Facts) -> (Stand, Effect) {
     match stand {
         Stand::Taken { loss: Some(loss), .. } => (Stand::Nowhere, Effect::Lost(loss)),
-        // Another writer has the name, as nothing of ours was ever sent under it.
+        // Another writer has the name, because no create of ours is in doubt.
         Stand::Taken { until: None, .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
-        // Most likely it is our own create, whose answer was lost, or our client's.
+        // It is most likely our own create, whose answer was lost, or our client's.
         Stand::Taken { until: Some(_), .. } | Stand::Carried { .. } => {
             let held = Held { count: facts.sent.count, tag: facts.sent.tag, ..Held::default() };
             (Stand::On(held), Effect::Held { arrived: facts.in_doubt(), moved: 0 })
@@ -437,7 +441,7 @@ fn unreadable(stand: Stand, refusal: Refusal, facts: &Facts) -> (Stand, Effect) 
     }
 }
 
-/// Gives a name up: at once, or after the last of our creates under it can have been carried out.
+/// Gives up a name: at once, or when none of our creates under it can be executed any more.
 fn give_up(until: Option<Mono>, then: Then, facts: &Facts) -> (Stand, Effect) {
     match until {
         Some(until) if until > facts.now => (Stand::Waiting { until, then }, Effect::Later),
@@ -447,7 +451,7 @@ fn give_up(until: Option<Mono>, then: Then, facts: &Facts) -> (Stand, Effect) {
 
 fn carried_out(then: Then) -> (Stand, Effect) {
     match then {
-        // Only what is nowhere tries to create, so it was gone before.
+        // A create is sent only if the upstream has no object, so nothing of the record is there.
         Then::Rename => (Stand::Nowhere, Effect::Rename { is_gone: true }),
         Then::Lose(loss) => (Stand::Nowhere, Effect::Lost(loss)),
         Then::Delete => (Stand::Nowhere, Effect::Forget),

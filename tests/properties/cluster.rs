@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     /// Starts the next process with the disk of an earlier one.
-    pub(crate) fn begin(&mut self, disk: Disk) -> Process {
+    pub(crate) fn begin(&mut self, earlier: Disk) -> Process {
         self.lives += 1;
         let first = Shard::new(KeySecret(7, 9), self.limits.clone(), 1);
         let mut others: Vec<Shard> = (1..self.shards).map(|_| first.another(2)).collect();
@@ -93,7 +93,7 @@ impl Cluster {
             shard.keep_journal();
         }
         let policy = policy(self.settings.clone());
-        for entry in disk.into_values() {
+        for entry in earlier.into_values() {
             // The shard of a storm record follows from its group, so any shard will do.
             let last = process.shards.len() - 1;
             let shard = if entry.kind == outbox::Kind::Storm { last } else { process.shard_of(&entry.event) };

@@ -30,6 +30,7 @@ mod patch;
 mod read;
 mod rejection;
 mod respond;
+mod settings;
 mod table;
 mod unread;
 mod update;
@@ -60,6 +61,7 @@ pub use admit::Admission;
 pub use aliases::Aliases;
 pub use look::TopQuery;
 pub use metrics::{Metrics, NamesCollector};
+pub use settings::Settings;
 
 use crate::access::Access;
 use crate::event::ApiGroup;
@@ -71,43 +73,6 @@ use crate::shard::{Held, Lead, Shards};
 use crate::spool::Spool;
 use crate::status::Status;
 use crate::upstream::Upstream;
-
-/// Settings of the HTTP interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
-    /// LIMIT: bytes of a body; larger ones are refused with 413. Default 3 MiB, as the API server.
-    pub max_body_bytes: NonZeroUsize,
-    /// LIMIT: connections at once; further ones wait to be accepted. Default 10,000.
-    pub max_connections: NonZeroUsize,
-    /// Longest time for a header or a body to arrive, and for a client to wait for the upstream's answer. Default 60 s.
-    pub request_timeout: Duration,
-    /// LIMIT: client names of events whose record has another name; the oldest is evicted. Default 100,000.
-    pub max_aliases: NonZeroUsize,
-    /// LIMIT: watches at once; further ones are refused with 429. Default 1,000.
-    pub max_watches: NonZeroUsize,
-    /// LIMIT: bytes of lists and other long answers that wait for their clients; further ones are refused with 429.
-    /// Default 32 MiB.
-    pub max_list_bytes: NonZeroUsize,
-    /// When a client is answered, if its request does not set it. Default accepted.
-    pub ack: Ack,
-    /// Whether events are repaired that the API server would refuse. Default on.
-    pub repair: Repair,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            max_body_bytes: const { NonZeroUsize::new(3 << 20).unwrap() },
-            max_connections: const { NonZeroUsize::new(10_000).unwrap() },
-            request_timeout: Duration::from_secs(60),
-            max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
-            max_watches: const { NonZeroUsize::new(1_000).unwrap() },
-            max_list_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
-            ack: Ack::Accepted,
-            repair: Repair::On { message_bytes: Repair::MESSAGE_BYTES.get() },
-        }
-    }
-}
 
 /// Marks a refusal of an event that eventweir could not take now, but the upstream might.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

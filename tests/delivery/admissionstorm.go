@@ -266,7 +266,7 @@ func (h *answers) stored() int {
 	return h.codes["stored"]
 }
 
-// kubeletSink and schedulerSink are client-go's sinks, and record the answers.
+// kubeletSink and schedulerSink are client-go's sinks, and count the answers.
 type kubeletSink struct {
 	toolsrecord.EventSink
 	answers *answers

@@ -5,8 +5,8 @@
 //! detects equal states. From each state the search runs until all processes are idle, and compares the store with the
 //! accepted occurrences. It prints a path that fails.
 //!
-//! `EVENTWEIR_EXPLORE=2 cargo test --release --test properties explore` searches two actions deeper. With `-- --nocapture` each
-//! scope prints its number of states.
+//! `EVENTWEIR_EXPLORE=2 cargo test --release --test properties explore` searches two actions deeper. With
+//! `-- --nocapture` each scope prints its number of states.
 
 mod scopes;
 mod storms;

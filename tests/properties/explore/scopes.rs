@@ -165,13 +165,7 @@ fn a_source_that_was_evicted_and_reports_again() {
 #[test]
 fn a_record_of_an_earlier_process_whose_patch_is_in_limbo() {
     let script = vec![(0, of_instance("a")), (0, of_instance("b")), (0, of_instance("a"))];
-    explore(&Scope {
-        faults: 2,
-        crashes: true,
-        lists: true,
-        depth: 9,
-        ..scope("read_revision of after a crash", script)
-    });
+    explore(&Scope { faults: 2, crashes: true, lists: true, depth: 9, ..scope("listed after a crash", script) });
 }
 
 #[test]

@@ -148,6 +148,29 @@ async fn a_delete_is_answered_as_its_client_accepts() {
     program.app.stop().await;
 }
 
+/// Regression: only answers to a GET were compressed, also for a client that refuses gzip.
+#[tokio::test]
+async fn every_long_answer_is_compressed_if_its_client_accepts_that() {
+    let program = start("ingest: {repair: off}").await;
+    let mut long = event("a", 1);
+    long["message"] = "m".repeat(200_000).into();
+    let (item, body) = (format!("{EVENTS}/a"), long.to_string());
+    for (header, encoding) in [
+        ("Accept-Encoding: gzip", Some("gzip")),
+        ("Accept-Encoding: deflate, gzip ,br", Some("gzip")),
+        ("Accept-Encoding: gzip;q=0", None),
+    ] {
+        for (method, target, body) in
+            [("POST", EVENTS, body.as_str()), ("PUT", &item, &body), ("GET", &item, ""), ("DELETE", EVENTS, "")]
+        {
+            let answer = program.ask_with(header, method, target, body).await;
+            assert_eq!(answer.header("Content-Encoding"), encoding, "{header}, {method}");
+            program.settle().await;
+        }
+    }
+    program.app.stop().await;
+}
+
 /// Regression: metadata informers of client-go got whole events, which they cannot decode.
 #[tokio::test]
 async fn a_watch_of_metadata_in_protobuf_has_metadata_alone() {

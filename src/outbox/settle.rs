@@ -227,6 +227,7 @@ impl Outbox {
         record.pending.merge(sent.occurrences);
         if record.is_inherited || !is_gone {
             record.pending.merge(record.later.take());
+            record.lines.merge(record.later_lines.take());
             (record.tag, record.is_inherited) = (own_tag, false);
             record.total = record.pending.total();
             record.event.count = i32::try_from(record.total).unwrap_or(i32::MAX);

@@ -206,6 +206,29 @@ async fn a_clients_count_survives_the_process_with_its_occurrences() {
     life.end().await;
 }
 
+/// Fault: the total of a client that had joined a restored record was lost when the record took another name.
+#[tokio::test(start_paused = true)]
+async fn a_clients_count_stays_on_a_restored_record_that_takes_another_name() {
+    let mut world = World::new(8);
+    world.fake.set_up(false);
+    let life = world.begin();
+    life.offer(plain());
+    assert!(life.spool.durable().await);
+    world.crash(life).await;
+    let life = world.begin();
+    let line = plain();
+    life.shards.accept(Event { count: 3, ..line.clone() }, 3).unwrap();
+    world.fake.set_up(true);
+    world.fake.fail_next(&[Fault::Taken]);
+    life.settle().await;
+    assert_eq!(world.fake.shown(), 4);
+    life.end().await;
+    let life = world.begin();
+    world.fake.events().iter().for_each(|event| life.shards.learn(event));
+    assert_eq!(life.shards.counted_under(&line, &line.metadata.name), 3);
+    life.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_next_process_writes_unwritten_occurrences() {
     let mut world = World::new(2);

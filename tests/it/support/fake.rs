@@ -242,6 +242,13 @@ impl FakeApiserver {
         events.filter(|event| event.source.component != "stranger").collect()
     }
 
+    /// Whether another writer's event has this name.
+    pub(crate) fn is_taken(&self, name: &str) -> bool {
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        state.store.get("shop", name, now).is_ok_and(|event| event.source.component == "stranger")
+    }
+
     /// Returns the sum of the counts of stored events.
     pub(crate) fn shown(&self) -> u64 {
         self.events().iter().map(|event| u64::try_from(conversion::occurrences(event)).unwrap()).sum()
@@ -256,6 +263,28 @@ impl FakeApiserver {
             Ok(())
         };
         state.store.update(&event.metadata.namespace, &event.metadata.name, now, count).unwrap();
+    }
+
+    /// Replaces an event by a new one of the same name, content and this count, as another writer.
+    pub(crate) fn create_again(&self, event: &Event, count: i32) {
+        self.delete(event);
+        let mut event = Event { count, ..event.clone() };
+        event.metadata.rare = None;
+        (event.metadata.uid, event.metadata.resource_version) = Default::default();
+        event.metadata.creation_timestamp = None;
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        state.store.create(event, now).unwrap();
+    }
+
+    /// Returns the newest resource version.
+    pub(crate) fn revision(&self) -> u64 {
+        self.0.lock().store.revision()
+    }
+
+    /// Returns the changes after a resource version, oldest first.
+    pub(crate) fn changes_since(&self, revision: u64) -> Vec<store::Change> {
+        self.0.lock().store.changes_since(revision).unwrap().cloned().collect()
     }
 
     /// Deletes an event as another writer.

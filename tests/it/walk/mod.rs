@@ -2,7 +2,10 @@
 //! occurrences that were posted and not deleted, and the ledger balances.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+mod account;
+mod lives;
 mod model;
+mod process;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

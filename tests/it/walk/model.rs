@@ -36,9 +36,10 @@ pub(super) const KINDS: [Kind; 5] = [
 pub(super) type KindId = usize;
 
 /// What the events of one client's line have in common.
-type Line = (Style, &'static str);
+pub(super) type Line = (Style, &'static str);
 
-fn line(kind: KindId) -> Line {
+/// Returns the line of a kind.
+pub(super) fn line(kind: KindId) -> Line {
     (KINDS[kind].style, KINDS[kind].object)
 }
 
@@ -174,7 +175,9 @@ impl Model {
         let former = stored.iter().filter(|event| event.metadata.name == name).map(kind_of);
         for kind in former.chain(shown) {
             self.live[kind] = 0;
-            if certainty == Certainty::Sure {
+            // Another record may still have a line of the name.
+            let is_left = (0..KINDS.len()).any(|other| line(other) == line(kind) && self.live[other] > 0);
+            if certainty == Certainty::Sure && !is_left {
                 self.told.remove(&(name.to_owned(), line(kind)));
             }
         }

@@ -1,0 +1,240 @@
+//! What the documents promise across crashes, restarts and other writers: the occurrences that the upstream shows, and
+//! how far each client has counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::model::{KINDS, KindId, Line, Style, line};
+use super::process::Writes;
+
+/// A client's event as the client knows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Client {
+    pub(super) kind: KindId,
+    pub(super) total: i32,
+    has_series: bool,
+}
+
+/// The occurrences of one kind of event.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Occurrences that were accepted and neither deleted nor lost.
+    own: i64,
+    /// Occurrences that other writers have added.
+    others: i64,
+    /// Each accepted total: `own` afterwards, the client's name, and its total.
+    log: Vec<(i64, String, i32)>,
+    /// Another writer has deleted the record of this name. The occurrences of `others` that it showed are shown again
+    /// by the next write, unless another event has taken the name.
+    ghost: Option<(String, i64)>,
+    /// Another writer has deleted the record, which showed this, and nothing waits.
+    gone: Option<i64>,
+    /// Whether the watch has said so.
+    is_known_gone: bool,
+    /// Whether another writer has changed the record's count since the watch was read.
+    is_unread: bool,
+    /// Whether this process has counted on the record.
+    is_counted_here: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    kinds: [Tally; KINDS.len()],
+    clients: BTreeMap<String, Client>,
+    /// Names that the process of their client knows.
+    aliases: BTreeSet<String>,
+    /// Lines about which nothing is promised once the alias is lost.
+    unsure: BTreeSet<(String, Line)>,
+    /// Lines that were ever used.
+    used: BTreeSet<(String, Line)>,
+}
+
+impl Account {
+    /// Returns the occurrences that the upstream shows of a kind when nothing waits.
+    pub(super) fn live(&self, kind: KindId) -> i64 {
+        self.kinds[kind].own + self.kinds[kind].others
+    }
+
+    /// Returns the client's event if its process knows it.
+    pub(super) fn known(&self, name: &str) -> Option<Client> {
+        self.clients.get(name).filter(|_| self.aliases.contains(name)).copied()
+    }
+
+    /// Whether another writer has deleted the record of a kind.
+    pub(super) fn is_gone(&self, kind: KindId) -> bool {
+        self.kinds[kind].gone.is_some()
+    }
+
+    /// Whether the process may not know the count of a kind's record.
+    pub(super) fn is_unread(&self, kind: KindId) -> bool {
+        self.kinds[kind].is_unread
+    }
+
+    /// Returns how far a client has counted, as the lines on the records say.
+    fn counted(&self, name: &str, of: Line) -> i32 {
+        let kinds = (0..KINDS.len()).filter(|kind| line(*kind) == of);
+        let entries = kinds.flat_map(|kind| &self.kinds[kind].log).filter(|(_, client, _)| client == name);
+        entries.map(|(_, _, total)| *total).max().unwrap_or(0)
+    }
+
+    /// Returns the total of a POST with `more` occurrences. It is 1 where nothing is promised about larger ones.
+    pub(super) fn total(&self, name: &str, kind: KindId, more: i32, writes: Writes) -> i32 {
+        let of = (name.to_owned(), line(kind));
+        let client = self.clients.get(name).filter(|client| line(client.kind) == of.1);
+        if more == 0 {
+            return 1;
+        }
+        if let Some(client) = client.filter(|_| self.aliases.contains(name)) {
+            return client.total + more;
+        }
+        let is_sure = !self.unsure.contains(&of) && (writes == Writes::Exact || !self.used.contains(&of));
+        match (is_sure, self.counted(name, of.1)) {
+            (true, 0) if !self.used.contains(&of) => 1 + more,
+            (true, 0 | 2..) => client.map_or(1, |client| client.total) + more,
+            _ => 1,
+        }
+    }
+
+    /// Notes a POST.
+    pub(super) fn post(&mut self, name: &str, kind: KindId, total: i32) {
+        let has_series = KINDS[kind].style == Style::New && total > 1;
+        let known = self.known(name).filter(|known| line(known.kind) == line(kind));
+        let brought = match known {
+            Some(known) if known.has_series && total <= known.total => return,
+            _ if total == 1 => 1,
+            Some(known) => total - known.total,
+            None => total - self.counted(name, line(kind)),
+        };
+        let brought = if has_series { brought.max(0) } else { brought.max(1) };
+        self.clients.insert(name.to_owned(), Client { kind, total, has_series });
+        self.aliases.insert(name.to_owned());
+        self.happen(name, kind, brought, total);
+    }
+
+    /// Notes an occurrence in a batch, whose names are not remembered.
+    pub(super) fn post_in_batch(&mut self, name: &str, kind: KindId) {
+        self.happen(name, kind, 1, 1);
+    }
+
+    /// Notes a PATCH of a known name.
+    pub(super) fn patch(&mut self, name: &str, kind: KindId, total: i32) {
+        let grown = total - self.clients[name].total;
+        let has_series = KINDS[kind].style == Style::New;
+        self.clients.insert(name.to_owned(), Client { kind, total, has_series });
+        self.happen(name, kind, grown.max(0), total);
+    }
+
+    fn happen(&mut self, name: &str, kind: KindId, brought: i32, total: i32) {
+        if brought == 0 {
+            return;
+        }
+        let of = (name.to_owned(), line(kind));
+        if total < self.counted(name, of.1) {
+            // The client, or another one with its name, has begun again.
+            self.unsure.insert(of.clone());
+        }
+        self.used.insert(of);
+        let tally = &mut self.kinds[kind];
+        if let Some(gone) = tally.gone.take() {
+            tally.others = if tally.is_counted_here || !tally.is_known_gone { gone } else { 0 };
+            tally.is_known_gone = false;
+        }
+        tally.own += i64::from(brought);
+        tally.is_counted_here = true;
+        tally.log.push((tally.own, name.to_owned(), total));
+    }
+
+    /// Notes a DELETE of a client's name that has deleted the records of these kinds.
+    pub(super) fn delete(&mut self, name: &str, kinds: &[KindId]) {
+        for kind in kinds {
+            self.forget_lines(*kind);
+            self.kinds[*kind] = Tally::default();
+        }
+        self.aliases.remove(name);
+        self.clients.remove(name);
+    }
+
+    /// Nothing is promised any more about the lines on the record of a kind.
+    fn forget_lines(&mut self, kind: KindId) {
+        let log = std::mem::take(&mut self.kinds[kind].log);
+        self.unsure.extend(log.into_iter().map(|(_, name, _)| (name, line(kind))));
+    }
+
+    /// Another writer has added occurrences to the record of this name.
+    pub(super) fn edit(&mut self, name: &str, kind: KindId, more: i32) {
+        self.kinds[kind].others += i64::from(more);
+        self.kinds[kind].is_unread |= more != 0;
+        self.unsure.insert((name.to_owned(), line(kind)));
+    }
+
+    /// Another writer has deleted the only record of a kind, of this name, while so many occurrences waited.
+    pub(super) fn delete_upstream(&mut self, kind: KindId, name: &str, waiting: u64) {
+        self.forget_lines(kind);
+        let own = i64::try_from(waiting).unwrap();
+        let (shown, is_counted_here) = (self.live(kind) - own, self.kinds[kind].is_counted_here);
+        let ghost = Some((name.to_owned(), shown));
+        // With a write that waits, the record is created again with its whole count; otherwise by the next one.
+        let (others, gone) = if waiting > 0 { (shown, None) } else { (0, Some(shown)) };
+        self.kinds[kind] = Tally { own, others, ghost, gone, is_counted_here, ..Tally::default() };
+    }
+
+    /// Adjusts the account to a record that was deleted by another writer, and whose name another event has taken.
+    pub(super) fn settle(&mut self, kind: KindId, shown: i64, is_taken: impl Fn(&str) -> bool) {
+        let live = self.live(kind);
+        let tally = &mut self.kinds[kind];
+        if tally.gone.is_some() {
+            return;
+        }
+        if let Some((name, number)) = tally.ghost.take()
+            && shown == live - number
+            && is_taken(&name)
+        {
+            tally.others -= number;
+        }
+    }
+
+    /// Another writer has created the only record of a kind again with this count, while so many occurrences waited.
+    pub(super) fn create_upstream(&mut self, kind: KindId, count: i32, waiting: u64) {
+        self.forget_lines(kind);
+        let own = i64::try_from(waiting).unwrap();
+        self.kinds[kind] = Tally { own, others: count.into(), is_unread: true, ..Tally::default() };
+    }
+
+    /// The watch has shown which records are gone.
+    pub(super) fn watch(&mut self) {
+        for tally in &mut self.kinds {
+            (tally.is_known_gone, tally.is_unread) = (tally.gone.is_some(), false);
+        }
+    }
+
+    /// The next process has restored a waiting record of a kind.
+    pub(super) fn restore(&mut self, kind: KindId) {
+        self.kinds[kind].is_counted_here = true;
+    }
+
+    /// A process has ended, and its clients' names are forgotten. `shown` is what the upstream shows of each kind, if
+    /// what waited is lost.
+    pub(super) fn restart(&mut self, names: &[String], shown: Option<[i64; KINDS.len()]>) {
+        self.aliases.retain(|name| !names.contains(name));
+        for kind in 0..KINDS.len() {
+            let tally = &mut self.kinds[kind];
+            (tally.gone, tally.is_known_gone, tally.is_unread) = (None, false, false);
+            tally.is_counted_here = false;
+            let Some(shown) = shown.map(|shown| shown[kind]) else { continue };
+            assert!(shown <= tally.own + tally.others, "{kind}: {shown} {tally:?}");
+            if shown == 0 {
+                self.forget_lines(kind);
+                self.kinds[kind] = Tally::default();
+                continue;
+            }
+            tally.own = shown - tally.others;
+            tally.log.retain(|(own, ..)| *own <= tally.own);
+        }
+    }
+
+    /// After a loss by one of two replicas, it is not known whose lines were written.
+    pub(super) fn doubt(&mut self, names: &[String]) {
+        self.kinds.iter_mut().for_each(|tally| tally.log.clear());
+        let of = |name: &String| (0..KINDS.len()).map(|kind| (name.clone(), line(kind))).collect::<Vec<_>>();
+        self.unsure.extend(names.iter().flat_map(of));
+    }
+}

@@ -1,0 +1,556 @@
+//! A random walk across lives: processes that are killed and started again, with and without a spool, a disk that fills
+//! up, two replicas, and other writers at the API server. After it, the upstream shows what the documents promise.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use eventweir::event::{Event, conversion};
+use eventweir::outbox::LostReason;
+use http::Method;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::support::disk::Disk;
+use super::super::support::events::START;
+use super::super::support::fake::{FakeApiserver, Fault};
+use super::super::support::http::EVENTS;
+use super::account::Account;
+use super::model::{KINDS, KindId, Style, kind_of, series};
+use super::process::{Process, Reply, Setup, Writes};
+use super::{BATCH, Message, NEW_EVENTS, STRATEGIC_MERGE};
+
+const JSON: &str = "application/json";
+/// Longest time after which a request that got no answer is carried out.
+const LATE: u64 = 60;
+
+/// Index of a name, among all names known so far.
+type NameId = usize;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// POSTs a name with a total that is larger by `more` than the last one.
+    Post {
+        name: NameId,
+        kind: KindId,
+        more: i32,
+    },
+    /// POSTs a generated name.
+    PostGenerated {
+        kind: KindId,
+        total: i32,
+    },
+    /// POSTs several occurrences in one batch to a replica.
+    Batch {
+        replica: usize,
+        events: Vec<(NameId, KindId)>,
+    },
+    /// PATCHes the count or series of a name, and POSTs the event if the name is unknown.
+    Patch {
+        name: NameId,
+        growth: i32,
+        message: Message,
+    },
+    Delete {
+        name: NameId,
+    },
+    Pass {
+        milliseconds: u64,
+    },
+    Settle,
+    /// The next write meets a fault.
+    Fail(Fault),
+    /// Replicas read the watch.
+    Watch {
+        replica: usize,
+    },
+    /// Ends a process at once.
+    Kill {
+        replica: usize,
+    },
+    /// Ends a process in order; it writes what waits, or leaves it.
+    End {
+        replica: usize,
+        ending: Ending,
+    },
+    /// The upstream refuses connections, or not any more.
+    Reach(bool),
+    /// The disk of a process has no room, or has room again.
+    Fill {
+        replica: usize,
+        room: Room,
+    },
+    /// Another writer adds occurrences to a record; with 0 it changes nothing but its version.
+    Edit {
+        kind: KindId,
+        more: i32,
+    },
+    /// Another writer deletes a record.
+    DeleteUpstream {
+        kind: KindId,
+    },
+    /// Another writer creates a record again.
+    CreateUpstream {
+        kind: KindId,
+        count: i32,
+    },
+}
+
+/// What a process that ends in order does with what waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// Writes it.
+    Drain,
+    /// Leaves it to the spool.
+    Leave,
+}
+
+/// Room on a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    None,
+    Some,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let name = || 0..6_usize;
+    let kind = || 0..KINDS.len();
+    let replica = || 0..2_usize;
+    let fault = prop::sample::select(vec![
+        Fault::Before(500),
+        Fault::After(500),
+        Fault::After(504),
+        Fault::ResetAfter,
+        Fault::GarbledAfter,
+        Fault::TooMany(None),
+        Fault::Taken,
+        Fault::Hang,
+        Fault::HangAfter,
+        Fault::LateAfter(1),
+        Fault::LateAfter(12),
+        Fault::LateAfter(LATE),
+    ]);
+    let more = prop_oneof![3 => Just(0), 1 => 1..4_i32];
+    let message = prop::sample::select(vec![Message::Kept, Message::Changed]);
+    let ending = prop::sample::select(vec![Ending::Drain, Ending::Leave]);
+    let room = prop::sample::select(vec![Room::None, Room::Some]);
+    prop_oneof![
+        8 => (name(), kind(), more).prop_map(|(name, kind, more)| Step::Post { name, kind, more }),
+        2 => (kind(), 1..4_i32).prop_map(|(kind, total)| Step::PostGenerated { kind, total }),
+        1 => (replica(), prop::collection::vec((name(), kind()), 1..4))
+            .prop_map(|(replica, events)| Step::Batch { replica, events }),
+        5 => (name(), 0..3_i32, message)
+            .prop_map(|(name, growth, message)| Step::Patch { name, growth, message }),
+        1 => name().prop_map(|name| Step::Delete { name }),
+        5 => prop::sample::select(vec![1, 20, 700, 3_000, 11_000, 70_000])
+            .prop_map(|milliseconds| Step::Pass { milliseconds }),
+        1 => Just(Step::Settle),
+        4 => fault.prop_map(Step::Fail),
+        2 => replica().prop_map(|replica| Step::Watch { replica }),
+        3 => replica().prop_map(|replica| Step::Kill { replica }),
+        1 => (replica(), ending).prop_map(|(replica, ending)| Step::End { replica, ending }),
+        1 => any::<bool>().prop_map(Step::Reach),
+        1 => (replica(), room).prop_map(|(replica, room)| Step::Fill { replica, room }),
+        1 => (kind(), -1..3_i32).prop_map(|(kind, more)| Step::Edit { kind, more }),
+        1 => kind().prop_map(|kind| Step::DeleteUpstream { kind }),
+        1 => (kind(), 1..5_i32).prop_map(|(kind, count)| Step::CreateUpstream { kind, count }),
+    ]
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    let setup = |replicas, spool, writes, burst| Setup { replicas, spool, writes, burst };
+    prop_oneof![
+        3 => (any::<bool>(), prop::sample::select(vec![2, 1000]))
+            .prop_map(move |(spool, burst)| setup(1, spool, Writes::Exact, burst)),
+        1 => any::<bool>().prop_map(move |spool| setup(2, spool, Writes::Exact, 1000)),
+        1 => any::<bool>().prop_map(move |spool| setup(1, spool, Writes::Plain, 1000)),
+    ]
+}
+
+struct Walk {
+    setup: Setup,
+    fake: FakeApiserver,
+    faults: Arc<Mutex<VecDeque<Fault>>>,
+    rng: fastrand::Rng,
+    disks: Vec<Disk>,
+    processes: Vec<Option<Process>>,
+    /// Whether each disk has no room.
+    full: Vec<bool>,
+    names: Vec<String>,
+    account: Account,
+}
+
+impl Walk {
+    fn begin(setup: Setup, seed: u64) -> Self {
+        let fake = FakeApiserver::new(Clock::simulated(START));
+        let faults = Arc::new(Mutex::new(VecDeque::new()));
+        let planned = Arc::clone(&faults);
+        fake.plan(move |seen| {
+            let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
+            let fault = if is_write { planned.lock().pop_front() } else { None };
+            // Only a create may find its name taken.
+            fault.filter(|fault| *fault != Fault::Taken || seen.method == Method::POST).unwrap_or(Fault::None)
+        });
+        let (names, replicas) = (["a", "b", "c", "d"].map(str::to_owned).into(), setup.replicas);
+        let mut walk = Self {
+            setup,
+            fake,
+            faults,
+            rng: fastrand::Rng::with_seed(seed),
+            disks: (0..replicas).map(|_| Disk::default()).collect(),
+            processes: (0..replicas).map(|_| None).collect(),
+            full: vec![false; replicas],
+            names,
+            account: Account::default(),
+        };
+        (0..replicas).for_each(|replica| walk.start(replica));
+        walk
+    }
+
+    fn start(&mut self, replica: usize) {
+        let process = Process::start(&self.setup, &self.fake, &self.disks[replica], &mut self.rng);
+        process.pending().iter().for_each(|(event, _)| self.account.restore(kind_of(event)));
+        self.processes[replica] = Some(process);
+    }
+
+    fn replica(&self, replica: usize) -> usize {
+        replica % self.setup.replicas
+    }
+
+    fn name(&self, name: NameId) -> String {
+        self.names[name % self.names.len()].clone()
+    }
+
+    /// Returns the process that the client of a name uses.
+    fn home(&self, name: &str) -> usize {
+        self.names.iter().position(|known| known == name).unwrap() % self.setup.replicas
+    }
+
+    fn process(&self, replica: usize) -> &Process {
+        self.processes[replica].as_ref().unwrap()
+    }
+
+    fn is_plain(&self) -> bool {
+        self.setup.writes == Writes::Plain
+    }
+
+    async fn take(&mut self, step: Step) {
+        match step {
+            Step::Post { name, kind, more } => {
+                let name = self.name(name);
+                let total = self.account.total(&name, kind, more, self.setup.writes);
+                self.post(&name, kind, total).await;
+            }
+            Step::PostGenerated { kind, total } => {
+                let name = format!("web-{}", self.names.len());
+                self.names.push(name.clone());
+                self.post(&name, kind, total).await;
+            }
+            Step::Batch { replica, events } => self.post_batch(self.replica(replica), &events).await,
+            Step::Patch { name, growth, message } => self.patch(&self.name(name), growth, message).await,
+            Step::Delete { name } => self.delete(&self.name(name)).await,
+            Step::Pass { milliseconds } => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
+            Step::Settle => self.settle().await,
+            // With plain writes a late patch sets the count back.
+            Step::Fail(Fault::LateAfter(_)) if self.is_plain() => {}
+            Step::Fail(fault) => self.faults.lock().push_back(fault),
+            Step::Watch { replica } => self.watch(self.replica(replica)),
+            Step::Kill { replica } => self.kill(self.replica(replica)).await,
+            Step::End { replica, ending } => self.end(self.replica(replica), ending).await,
+            Step::Reach(up) => self.fake.set_up(up),
+            Step::Fill { replica, room } => self.fill(self.replica(replica), room).await,
+            Step::Edit { kind, more } if !self.is_plain() => self.edit(kind, more),
+            Step::DeleteUpstream { kind } if self.setup.replicas == 1 && !self.is_plain() => self.delete_upstream(kind),
+            Step::CreateUpstream { kind, count } if self.setup.replicas == 1 && !self.is_plain() => {
+                self.create_upstream(kind, count);
+            }
+            Step::Edit { .. } | Step::DeleteUpstream { .. } | Step::CreateUpstream { .. } => {}
+        }
+    }
+
+    /// Whether a request was accepted: a full disk refuses it.
+    fn is_accepted(&self, replica: usize, reply: &Reply, status: u16) -> bool {
+        if self.full[replica] && reply.status == 429 {
+            return false;
+        }
+        assert_eq!(reply.status, status, "{}", reply.text);
+        assert!(!reply.is_warned || self.full[replica], "not durable: {}", reply.text);
+        true
+    }
+
+    async fn post(&mut self, name: &str, kind: KindId, total: i32) {
+        let path = match KINDS[kind].style {
+            Style::Old => EVENTS,
+            Style::New => NEW_EVENTS,
+        };
+        let body = KINDS[kind].body(&json!({ "name": name }), total).to_string();
+        let replica = self.home(name);
+        let reply = self.process(replica).send("POST", path, JSON, body).await;
+        if self.is_accepted(replica, &reply, 201) {
+            self.account.post(name, kind, total);
+        }
+    }
+
+    async fn post_batch(&mut self, replica: usize, events: &[(NameId, KindId)]) {
+        let mut lines = String::new();
+        for (name, kind) in events {
+            lines += &format!("{}\n", KINDS[*kind].body(&json!({ "name": self.name(*name) }), 1));
+        }
+        let reply = self.process(replica).send("POST", BATCH, JSON, lines).await;
+        if !self.is_accepted(replica, &reply, 200) {
+            return;
+        }
+        for (line, (name, kind)) in reply.text.lines().zip(events) {
+            if !line.contains("status") {
+                self.account.post_in_batch(&self.name(*name), *kind);
+            } else {
+                assert!(self.full[replica], "{line}");
+            }
+        }
+    }
+
+    async fn patch(&mut self, name: &str, growth: i32, message: Message) {
+        let known = self.account.known(name);
+        let (kind, before) = known.map_or((0, 1), |known| (known.kind, known.total));
+        let (style, object) = (KINDS[kind].style, KINDS[kind].object);
+        let other = (0..KINDS.len()).filter(|other| (KINDS[*other].style, KINDS[*other].object) == (style, object));
+        let kind =
+            if message == Message::Changed && growth > 0 && style == Style::Old { other.max().unwrap() } else { kind };
+        let body = match style {
+            Style::Old => json!({ "count": before + growth, "message": KINDS[kind].message }),
+            Style::New => json!({ "series": series((before + growth).max(2)) }),
+        };
+        let total = body["count"].as_i64().or(body["series"]["count"].as_i64()).unwrap();
+        let (replica, path) = (self.home(name), format!("{EVENTS}/{name}"));
+        let reply = self.process(replica).send("PATCH", &path, STRATEGIC_MERGE, body.to_string()).await;
+        if known.is_none() {
+            assert!(reply.status == 404 || self.full[replica] && reply.status == 429, "{name}: {}", reply.text);
+            // As client-go does.
+            let total = self.account.total(name, kind, growth, self.setup.writes);
+            self.post(name, kind, total).await;
+        } else if self.is_accepted(replica, &reply, 200) {
+            self.account.patch(name, kind, i32::try_from(total).unwrap());
+        }
+    }
+
+    /// DELETEs a name, where it is clear which records that means.
+    async fn delete(&mut self, name: &str) {
+        self.settle().await;
+        let stored = self.fake.events();
+        let own = stored.iter().find(|event| event.metadata.name == name).map(kind_of);
+        let known = self.account.known(name).map(|known| known.kind).filter(|kind| self.account.live(*kind) > 0);
+        let kinds: Vec<KindId> = own.into_iter().chain(known).collect();
+        let number = |kind: KindId| stored.iter().filter(|event| kind_of(event) == kind).count();
+        let is_gone = (0..KINDS.len()).any(|kind| self.account.is_gone(kind));
+        if self.setup.replicas > 1 || is_gone || self.fake.is_taken(name) || kinds.iter().any(|kind| number(*kind) > 1)
+        {
+            return;
+        }
+        let path = format!("{EVENTS}/{name}");
+        let reply = self.process(0).send("DELETE", &path, JSON, String::new()).await;
+        assert_eq!(reply.status, if kinds.is_empty() { 404 } else { 200 }, "{name}: {}", reply.text);
+        self.account.delete(name, &kinds);
+    }
+
+    fn watch(&mut self, replica: usize) {
+        self.processes[replica].as_mut().unwrap().watch();
+        self.account.watch();
+    }
+
+    /// Leaves room on the disk until the spool has everything.
+    async fn make_room(&mut self, replica: usize) {
+        self.disks[replica].set_full(false);
+        self.full[replica] = false;
+        let Some(spool) = self.process(replica).spool.clone() else { return };
+        while !spool.durable().await {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    async fn fill(&mut self, replica: usize, room: Room) {
+        if room == Room::None && self.setup.spool {
+            self.disks[replica].set_full(true);
+            self.full[replica] = true;
+        } else {
+            self.make_room(replica).await;
+        }
+    }
+
+    /// Brings a process to a state from which the next one can know everything.
+    async fn prepare(&mut self, replica: usize) {
+        self.make_room(replica).await;
+        let is_bare = |event: &Event| {
+            let mut annotations = event.metadata.rare.iter().flat_map(|rare| rare.annotations.keys());
+            !annotations.any(|key| key.starts_with("tally.eventweir/"))
+        };
+        if !self.is_plain() && self.setup.spool && self.fake.events().iter().any(is_bare) {
+            // The next process would take a count without tags for its own: it cannot know that the upstream keeps them.
+            self.settle().await;
+        }
+    }
+
+    async fn kill(&mut self, replica: usize) {
+        self.prepare(replica).await;
+        let process = self.processes[replica].take().unwrap();
+        process.balance();
+        self.disks[replica].crash(&mut self.rng);
+        process.kill().await;
+        self.start_again(replica).await;
+    }
+
+    async fn end(&mut self, replica: usize, ending: Ending) {
+        self.prepare(replica).await;
+        if ending == Ending::Drain {
+            // Records that were never written would fold into digests.
+            self.fake.set_up(true);
+            self.rest().await;
+        }
+        let process = self.processes[replica].take().unwrap();
+        process.end(if ending == Ending::Drain { Duration::from_secs(1000) } else { Duration::ZERO }).await;
+        self.start_again(replica).await;
+    }
+
+    async fn start_again(&mut self, replica: usize) {
+        let names: Vec<String> = self.names.iter().filter(|name| self.home(name) == replica).cloned().collect();
+        let shown = if self.setup.spool {
+            None
+        } else {
+            // What is on its way arrives, and the other replica writes what waits there.
+            self.fake.set_up(true);
+            self.faults.lock().clear();
+            tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
+            self.rest().await;
+            Some(self.shown())
+        };
+        if let Some(shown) = shown
+            && self.setup.replicas > 1
+            && (0..KINDS.len()).any(|kind| self.account.live(kind) != shown[kind])
+        {
+            self.account.doubt(&self.names);
+        }
+        self.account.restart(&names, shown);
+        self.start(replica);
+    }
+
+    /// Returns the only record of a kind.
+    fn only(&self, kind: KindId) -> Option<Event> {
+        let mut stored = self.fake.events().into_iter().filter(|event| kind_of(event) == kind);
+        stored.next().filter(|_| stored.next().is_none())
+    }
+
+    fn waiting(&self, kind: KindId) -> u64 {
+        let pending = self.process(0).pending();
+        pending.iter().filter(|(event, _)| kind_of(event) == kind).map(|(_, number)| number).sum()
+    }
+
+    fn edit(&mut self, kind: KindId, more: i32) {
+        let stored = self.fake.events();
+        let Some(event) = stored.iter().find(|event| kind_of(event) == kind && event.count + more > 0) else { return };
+        self.fake.count_on(event, more);
+        self.account.edit(&event.metadata.name, kind, more);
+    }
+
+    fn delete_upstream(&mut self, kind: KindId) {
+        let Some(event) = self.only(kind).filter(|_| !self.account.is_unread(kind)) else { return };
+        self.fake.delete(&event);
+        self.account.delete_upstream(kind, &event.metadata.name, self.waiting(kind));
+    }
+
+    fn create_upstream(&mut self, kind: KindId, count: i32) {
+        let Some(event) = self.only(kind).filter(|_| KINDS[kind].style == Style::Old) else { return };
+        // Until an answer has shown that annotations are kept, the count shows what has arrived.
+        let is_proven = self.process(0).balance().ledger.total_written() > 0;
+        if !is_proven || self.setup.spool && self.waiting(kind) > 0 {
+            return;
+        }
+        self.fake.create_again(&event, count);
+        self.account.create_upstream(kind, count, self.waiting(kind));
+    }
+
+    /// Returns the occurrences that the upstream shows of each kind.
+    fn shown(&self) -> [i64; KINDS.len()] {
+        let mut shown = [0; KINDS.len()];
+        for event in self.fake.events() {
+            shown[kind_of(&event)] += i64::from(conversion::occurrences(&event));
+        }
+        shown
+    }
+
+    /// Waits until no process owes a write.
+    async fn rest(&self) {
+        let resting = async {
+            while self.processes.iter().flatten().any(|process| process.shards.owe()) {
+                for process in self.processes.iter().flatten() {
+                    process.balance();
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(86_400), resting).await.is_ok(), "never comes to rest");
+    }
+
+    /// Waits until no write waits or is on its way, and checks the upstream and the ledgers.
+    async fn settle(&mut self) {
+        self.fake.set_up(true);
+        self.faults.lock().clear();
+        tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
+        self.rest().await;
+        let stored = self.fake.events();
+        for (kind, shown) in self.shown().into_iter().enumerate() {
+            let is_taken =
+                |name: &str| stored.iter().any(|event| event.metadata.name == name && kind_of(event) != kind);
+            self.account.settle(kind, shown, is_taken);
+        }
+        let live: Vec<i64> = (0..KINDS.len()).map(|kind| self.account.live(kind)).collect();
+        assert_eq!(self.shown().to_vec(), live, "{:?}", super::names_and_counts(&stored));
+        for process in self.processes.iter().flatten() {
+            let balance = process.balance();
+            let deleted = balance.ledger.lost(LostReason::Deleted);
+            assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, deleted));
+        }
+        for name in self.names.clone() {
+            self.get(&name).await;
+        }
+    }
+
+    /// Checks what GET shows under a name that its process knows.
+    async fn get(&self, name: &str) {
+        let Some(known) = self.account.known(name) else { return };
+        // A replica may not have read what the other one has written.
+        if self.setup.replicas > 1 || self.account.live(known.kind) == 0 || self.only(known.kind).is_none() {
+            return;
+        }
+        let reply = self.process(self.home(name)).send("GET", &format!("{EVENTS}/{name}"), JSON, String::new()).await;
+        assert_eq!(reply.status, 200, "{name}: {}", reply.text);
+        let event: Value = reply.json();
+        let members = [&event["metadata"]["name"], &event["involvedObject"]["name"], &event["message"]];
+        assert_eq!(members, [name, KINDS[known.kind].object, KINDS[known.kind].message]);
+        assert_eq!(event["count"].as_i64(), Some(self.account.live(known.kind)), "{name}: {}", reply.text);
+    }
+}
+
+fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut walk = Walk::begin(setup, seed);
+        for step in steps {
+            walk.take(step).await;
+        }
+        walk.settle().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn across_lives_and_other_writers_each_occurrence_is_shown_once(
+        setup in setup(),
+        seed in any::<u64>().no_shrink(),
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        walk(setup, seed, steps);
+    }
+}

@@ -1,0 +1,217 @@
+//! One process of a walk: the HTTP interface without sockets, the shards, the spool and delivery, under tokio's paused
+//! time. It can be killed at any moment.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use eventweir::access::{self, Access};
+use eventweir::correlator::{self, KeySecret};
+use eventweir::deliver::{self, GateSettings, Monitor};
+use eventweir::event::Event;
+use eventweir::event_log::EventLog;
+use eventweir::ingest::{self, Ack, Aliases, Face, Repair, Shared};
+use eventweir::ledger::Balance;
+use eventweir::outbox;
+use eventweir::server::Origins;
+use eventweir::shadow::Shadow;
+use eventweir::shard::{self, Listed, Shards};
+use eventweir::spool::{Beginning, Spool};
+use http::Request;
+use http_body_util::BodyExt as _;
+use prometheus::Registry;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::super::support::bench::policy;
+use super::super::support::disk::Disk;
+use super::super::support::fake::FakeApiserver;
+
+/// `upstream.writes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writes {
+    Exact,
+    Plain,
+}
+
+/// Configuration of the processes of a walk.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    pub(super) replicas: usize,
+    /// Whether each process has a spool, and acknowledges occurrences as durable.
+    pub(super) spool: bool,
+    pub(super) writes: Writes,
+    pub(super) burst: u32,
+}
+
+pub(super) struct Process {
+    pub(super) shards: Shards,
+    pub(super) spool: Option<Spool>,
+    face: Face,
+    fake: FakeApiserver,
+    /// The newest change of the upstream that its history has read.
+    read: u64,
+    monitor: Monitor,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+pub(super) struct Reply {
+    pub(super) status: u16,
+    /// Whether it has a warning.
+    pub(super) is_warned: bool,
+    pub(super) text: String,
+}
+
+impl Reply {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap()
+    }
+}
+
+impl Process {
+    /// Starts a process, which lists the upstream's events.
+    pub(super) fn start(setup: &Setup, fake: &FakeApiserver, disk: &Disk, rng: &mut fastrand::Rng) -> Self {
+        // Secrets that the program itself draws.
+        fastrand::seed(rng.u64(..));
+        let (registry, clock) = (Registry::new(), fake.clock());
+        let secret = KeySecret(rng.u64(..), rng.u64(..));
+        let medium = || Arc::new(disk.clone());
+        let beginning =
+            setup.spool.then(|| Beginning::new(medium(), Duration::from_millis(10), secret, &registry).unwrap());
+        let secret = beginning.as_ref().map_or(secret, Beginning::secret);
+        let outbox = outbox::Settings {
+            digest_after: 1000,
+            digest_max_age: Duration::from_secs(30 * 86_400),
+            ..outbox::Settings::default()
+        };
+        let settings = shard::Settings { outbox, ..shard::Settings::default() };
+        let policy =
+            policy(correlator::Settings { burst_size: setup.burst, qps: 0.2, group: None, ..Default::default() });
+        let shards = Shards::new(NonZeroUsize::MIN, &settings, policy, clock.clone(), secret, rng.u64(..));
+        if setup.writes == Writes::Exact {
+            shards.identify(&format!("{:032x}", rng.u128(..)));
+        }
+        let spool = beginning.map(|beginning| beginning.restore(&shards));
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        if let Some(spool) = spool.clone() {
+            tasks.spawn(spool.run(shards.clone(), stop.clone()));
+        }
+        let monitor = Monitor::new(GateSettings::default(), &registry).unwrap();
+        let upstream = fake.upstream();
+        let delivery = deliver::run(shards.clone(), upstream.clone(), monitor.clone(), stop.clone(), rng.u64(..));
+        tasks.spawn(delivery);
+        let ask: access::Ask = Arc::new(|_, _| Box::pin(std::future::pending()));
+        let counted = access::Metrics::new(&registry).unwrap();
+        let access = Access::new(access::Settings::default(), ask, clock, secret, counted);
+        let listed = CancellationToken::new();
+        listed.cancel();
+        let shared = Shared {
+            access,
+            tasks: tokio_util::task::TaskTracker::new(),
+            stop: CancellationToken::new(),
+            listed,
+            spool: spool.clone(),
+            shadow: Shadow::new(shards.clone(), secret).0,
+        };
+        let aliases = Aliases::new(NonZeroUsize::new(1000).unwrap(), secret);
+        let settings = ingest::Settings {
+            max_body_bytes: 1 << 20,
+            request_timeout: Duration::from_secs(60),
+            max_watches: NonZeroUsize::MIN,
+            max_list_bytes: NonZeroUsize::MAX,
+            ack: if setup.spool { Ack::Durable } else { Ack::Accepted },
+            repair: Repair::On { message_bytes: 4096 },
+        };
+        let metrics = ingest::Metrics::new(&registry).unwrap();
+        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
+        let mut process = Self { shards, spool, face, fake: fake.clone(), read: 0, monitor, stop, tasks };
+        process.list();
+        process
+    }
+
+    fn list(&mut self) {
+        let mut listed = Listed::default();
+        self.read = self.fake.revision();
+        for event in self.fake.events() {
+            listed.add(&event);
+            self.shards.learn(&event);
+        }
+        self.shards.learn_list(&listed);
+    }
+
+    /// Reads the changes of the upstream, as its watch does.
+    pub(super) fn watch(&mut self) {
+        for change in self.fake.changes_since(self.read) {
+            self.read = change.revision;
+            match (change.after, change.before) {
+                (Some(event), _) => self.shards.learn(&event),
+                (None, Some(event)) => {
+                    let mut event = Event::clone(&event);
+                    event.metadata.resource_version = change.revision.to_string().into();
+                    self.shards.learn_gone(&event);
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    pub(super) async fn send(&self, method: &str, path: &str, content_type: &str, body: String) -> Reply {
+        let request = Request::builder().method(method).uri(path).header("Content-Type", content_type);
+        let request = request.header("Host", "localhost").body(Body::from(body)).unwrap();
+        let Ok(response) = self.face.service(Origins::any_host()).oneshot(request).await;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        Reply { status: head.status.as_u16(), is_warned: head.headers.contains_key("warning"), text }
+    }
+
+    /// Returns the occurrences that wait, by event.
+    pub(super) fn pending(&self) -> Vec<(Event, u64)> {
+        let of = |index| {
+            self.shards
+                .look(index, |shard| shard.pending().map(|(event, number)| (event.clone(), number)).collect::<Vec<_>>())
+        };
+        (0..self.shards.count()).flat_map(of).collect()
+    }
+
+    pub(super) fn balance(&self) -> Balance {
+        let balance = self.shards.balance();
+        assert!(balance.is_exact(), "{balance:?}");
+        balance
+    }
+
+    /// Ends the process at once.
+    pub(super) async fn kill(mut self) {
+        self.tasks.abort_all();
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// Ends the process in order, as `App::stop` does, and writes what waits until the time limit.
+    pub(super) async fn end(mut self, limit: Duration) {
+        if !limit.is_zero() {
+            self.monitor.drain();
+            self.shards.drain();
+            let drained = async {
+                while self.shards.owe() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let _in_time = tokio::time::timeout(limit, drained).await;
+        }
+        self.stop.cancel();
+        self.shards.close();
+        let kept = match &self.spool {
+            Some(spool) => spool.finish(&self.shards).await,
+            None => false,
+        };
+        if !kept {
+            self.shards.abandon();
+        }
+        self.balance();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}

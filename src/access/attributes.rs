@@ -53,7 +53,6 @@ impl Attributes {
         Some(any)
     }
 
-    /// Adds the attributes to a key.
     pub(super) fn add_to(&self, key: &mut Key) {
         key.add(&self.verb);
         match &self.target {

@@ -34,7 +34,6 @@ impl Listeners {
         Ok(Self { face, admin })
     }
 
-    /// Returns the bound addresses.
     pub(super) fn addresses(&self, config: &Config) -> Result<(Address, SocketAddr), Error> {
         let failed = |address: Address| |source| Error::Listen { address, source };
         let face = self.face.local().map_err(failed(config.listen.clone()))?;

@@ -8,7 +8,6 @@ use tokio::sync::mpsc;
 /// LIMIT: keys in the queue; at the limit, no more are read.
 const QUEUE: usize = 16;
 
-/// A key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Letter(char),

@@ -284,7 +284,6 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-/// Formats the budgets of an object.
 fn budgets(object: &Value) -> String {
     let mut text = String::new();
     for budget in list(&object["budgets"]) {

@@ -59,7 +59,6 @@ pub(super) fn draw(compared: &Compared, path: Option<&Path>) -> Result<(), Error
         .map_err(|source| Error::Io { what: format!("writing {}", path.display()), source })
 }
 
-/// Returns each fact with its fate in each column.
 fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
     let columns: Vec<Vec<Fate>> = compared.comparison.columns.iter().map(|column| column.fates()).collect();
     let facts = compared.comparison.facts().iter().enumerate().filter(|(_, (_, sent))| sent.number > 0);
@@ -155,7 +154,6 @@ pub(super) fn summary(compared: &Compared) -> String {
     text
 }
 
-/// Returns short names of the columns.
 fn short_names(compared: &Compared) -> Vec<String> {
     match &*compared.names {
         [client_go, first, second] => {

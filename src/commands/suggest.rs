@@ -129,7 +129,6 @@ pub(super) fn text(compared: &Compared) -> String {
     }
 }
 
-/// Returns the suggestions as JSON.
 pub(super) fn json(compared: &Compared) -> Vec<Value> {
     let each = |suggestion: &Suggestion| {
         let Suggestion { rule, component, config, after, .. } = suggestion;

@@ -48,7 +48,6 @@ pub(super) fn render_within(width: usize, headings: &[&str], left_columns: usize
     text
 }
 
-/// Cuts a text to `width` characters.
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

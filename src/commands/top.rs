@@ -135,7 +135,6 @@ impl View {
         COLUMNS.get(self.sort).map_or("name".to_owned(), |(member, _)| self.heading(member))
     }
 
-    /// Returns the heading of a number.
     fn heading(&self, member: &str) -> String {
         let name = COLUMNS.into_iter().find(|(known, _)| *known == member).map_or("", |(_, name)| name);
         let is_of_window = matches!(member, "received" | "writes");
@@ -146,7 +145,6 @@ impl View {
         matches!(self.by, By::Object | By::Type)
     }
 
-    /// Returns the rows, sorted.
     fn rows(&self, document: &Value, most: usize) -> Vec<Value> {
         let member = match self.by {
             By::Object | By::Type => "objects",

@@ -189,7 +189,6 @@ fn limit(section: &mut Section<'_>, limit: &mut Option<Limit>) {
     *limit = kind.zip(qps.zip(burst)).map(|(kind, (qps, burst))| Limit { kind, qps, burst, cache_size });
 }
 
-/// Reads `fairness`.
 pub(super) fn fairness(section: &mut Section<'_>, fairness: &mut Fairness) {
     section.set("maxInFlight", &mut fairness.max_in_flight, &values::positive(1_000_000));
     section.set("callerPercent", &mut fairness.caller_percent, &values::whole(1..=100));

@@ -18,7 +18,6 @@ pub struct Errors {
     further: usize,
 }
 
-/// One error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Error {
     file: String,

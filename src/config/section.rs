@@ -43,7 +43,6 @@ pub(super) struct Section<'a> {
 }
 
 impl Shown {
-    /// The JSON schema of the section.
     pub(super) fn schema(self) -> Json {
         json!({ "type": "object", "additionalProperties": false, "properties": self.properties })
     }
@@ -135,7 +134,6 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads the section under `key`.
     pub(super) fn within<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Section<'_>) -> T) -> T {
         let nothing = Node::default();
         let node = self.take(key).unwrap_or(&nothing);

@@ -26,7 +26,6 @@ const LIST_MAX: usize = 256;
 
 /// A value, or what is allowed instead.
 type Parsed<T> = Result<T, String>;
-/// Reads a value.
 type Read<'f, T> = Box<dyn Fn(&Value) -> Parsed<T> + 'f>;
 
 /// A form of values: how one is read, how it is written, and its JSON schema.
@@ -177,12 +176,10 @@ where
     Form::of_text(schema, read, |number| json!(number), move |_refused| allowed.clone())
 }
 
-/// A whole number from 1 to `most`.
 pub(super) fn positive(most: usize) -> Form<'static, NonZeroUsize> {
     whole(NonZeroUsize::MIN..=NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN))
 }
 
-/// A duration within `range`.
 pub(super) fn duration(range: RangeInclusive<Duration>) -> Form<'static, Duration> {
     let [least, most] = [range.start(), range.end()].map(|end| duration_text(*end));
     Form::of_text(
@@ -243,7 +240,6 @@ pub(super) fn address() -> Form<'static, SocketAddr> {
     parsed("an IP address and a port such as 127.0.0.1:8080 or [::]:8080")
 }
 
-/// Regular expressions.
 pub(super) fn expressions() -> Form<'static, Vec<SmolStr>> {
     let read = |value: &Value| {
         listed(value).filter(|texts| Origins::hosts(texts).is_ok()).map(smol_strs).ok_or_else(|| {

@@ -63,7 +63,6 @@ impl Origin {
     }
 }
 
-/// The runs of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     // LIMIT: a quarter of `Settings::max_bytes` over all shards; beyond it the shards with the largest parts end all
@@ -156,7 +155,6 @@ impl Runs {
         self.count_bytes();
     }
 
-    /// Ends and returns the run of a record.
     pub(super) fn end(&mut self, record: RecordId) -> Option<Run> {
         let run = self.runs.remove(&record)?;
         self.origins -= run.of.bytes();
@@ -164,7 +162,6 @@ impl Runs {
         Some(run)
     }
 
-    /// Ends and returns all runs.
     pub(super) fn end_all(&mut self) -> impl Iterator<Item = (RecordId, Run)> + use<> {
         let runs = std::mem::take(&mut self.runs);
         (self.entries, self.origins) = (0, 0);

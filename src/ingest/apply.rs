@@ -19,13 +19,11 @@ use crate::upstream::{ApplyOptions, Updated};
 
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// Whether a PATCH is an apply.
 pub(super) fn is_apply(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     decode::media_type(content_type).eq_ignore_ascii_case(APPLY)
 }
 
-/// Answers an apply.
 pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, StatusError> {
     let Asked { namespace, name, .. } = asked;
     let form = asked.form(face)?;

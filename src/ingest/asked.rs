@@ -82,7 +82,6 @@ fn check_path(namespace: &str, name: &str) -> Result<(), Status> {
 }
 
 impl Asked {
-    /// Returns the raw query.
     pub(super) fn query(&self) -> Option<&str> {
         self.uri.query()
     }

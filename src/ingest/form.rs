@@ -12,7 +12,6 @@ use crate::event::ApiGroup;
 use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 
-/// Form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
     /// API group.

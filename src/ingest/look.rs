@@ -104,7 +104,6 @@ pub struct TopQuery {
 }
 
 impl TopQuery {
-    /// Parses the pairs of a query string.
     fn parse(pairs: Pairs<'_>) -> Result<Self, String> {
         let mut choice = Self::default();
         for (key, value) in pairs {
@@ -355,7 +354,6 @@ impl Rate {
     }
 }
 
-/// A reader of the tap.
 struct Reader {
     lines: tokio::sync::broadcast::Receiver<Arc<crate::explain::Line>>,
     selector: Selector,

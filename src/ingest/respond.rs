@@ -150,7 +150,6 @@ pub(super) fn warn(response: &mut Response, warning: &str) {
     }
 }
 
-/// Returns a list of events.
 pub(super) fn list(form: Form, list: &EventList) -> Response {
     shown(form, StatusCode::OK, Shown::Many(list))
 }

@@ -8,7 +8,6 @@ use super::partial;
 use crate::event::json::{self, EventList};
 use crate::event::{ApiGroup, Event, MicroTime, Time};
 
-/// Form of a table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
     /// API group of whole events beside the rows.
@@ -56,7 +55,6 @@ const NAME: &str = "Name must be unique within a namespace. Is required when cre
                     intended for creation idempotence and configuration definition. Cannot be updated. More info: \
                     https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 
-/// Appends a list as a table.
 pub(super) fn write(table: &Table, list: &EventList, out: &mut Vec<u8>) {
     partial::head("Table", table.version, out);
     json::write_list_meta(list, out);
@@ -122,7 +120,6 @@ fn row(table: &Table, event: &Event, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Returns the age of a time.
 fn age(now: i64, seconds: Option<Time>, micros: Option<MicroTime>) -> String {
     let seconds = seconds.filter(|time| *time != Time::ZERO).map(|time| time.0.saturating_mul(1_000_000_000));
     let micros = micros.filter(|time| *time != MicroTime::ZERO).map(|time| time.0.saturating_mul(1000));

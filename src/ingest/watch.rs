@@ -36,7 +36,6 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// (`--min-request-timeout`).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 
-/// Watches of a face.
 #[derive(Debug)]
 pub(super) struct Watches {
     // LIMIT: `max_watches`; further ones are refused with 429 and `Retry-After`.

@@ -23,7 +23,6 @@ use crate::upstream::apiserver::{Outgoing, Seat, Unanswered};
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 impl Passthrough {
-    /// Forwards a request.
     pub(super) async fn forward(&self, request: Request<Body>) -> Response {
         let (parts, body) = request.into_parts();
         let sent = self.send(parts, streamed(body), Kind::Forwarded).await;

@@ -134,7 +134,6 @@ impl Passthrough {
     }
 }
 
-/// Asks ingest.
 async fn ask<S: Answer>(face: &Arc<S>, request: Request<Body>) -> Response {
     let Ok(response) = S::clone(face).oneshot(request).await;
     response

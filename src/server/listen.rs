@@ -164,7 +164,6 @@ impl Listener {
     }
 }
 
-/// An accepted connection.
 pub(super) enum Accepted {
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream),

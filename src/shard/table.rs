@@ -391,7 +391,6 @@ impl Shards {
         self.0.policy.load_full()
     }
 
-    /// Wakes delivery.
     pub(super) fn wake(&self) {
         self.0.wake.notify_one();
     }

@@ -81,7 +81,6 @@ struct Disk {
     opened: Option<Opened>,
 }
 
-/// The locked disk.
 type Locked = OwnedMutexGuard<Disk>;
 
 #[derive(Debug, Clone, Copy, Default)]

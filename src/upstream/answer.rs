@@ -31,7 +31,6 @@ pub(super) struct Denial {
     pub(super) after: Option<Duration>,
 }
 
-/// The failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The answer was not 2xx.

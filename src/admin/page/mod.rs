@@ -87,7 +87,6 @@ impl Html {
     }
 }
 
-/// A cell of a table.
 enum Cell {
     Text(String),
     Link(String, String),
@@ -217,7 +216,6 @@ fn full(admin: &Admin) -> usize {
     100 * admin.0.shards.sizes().records / admin.0.limits.load().outbox.max_records.get()
 }
 
-/// Returns the numbers at the top of the page.
 fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 11] {
     let number = |member: &str| top[member].as_f64().unwrap_or_default();
     let account = &top["account"];
@@ -275,7 +273,6 @@ fn rules(admin: &Admin) -> Vec<Vec<Cell>> {
     texts.enumerate().map(|(place, text)| row((place, text))).collect()
 }
 
-/// Formats the conditions of a rule.
 fn conditions(rule: &Rule) -> String {
     let matches = &rule.matches;
     let lists = [

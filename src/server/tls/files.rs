@@ -77,7 +77,6 @@ pub(super) struct Contents {
 type Content = Result<Vec<u8>, Fault>;
 
 impl Contents {
-    /// Reads all files.
     pub(super) fn read(settings: &Settings) -> Self {
         let pair = match &settings.identity {
             Identity::Files { certificate, key } => Some([read(Part::Certificate, certificate), read(Part::Key, key)]),

@@ -228,7 +228,6 @@ where
     body.map_err(|fault| BrokenOff(fault.into())).boxed_unsync()
 }
 
-/// Reads a whole answer.
 async fn read(answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
     if !answer.status().is_success() {
         return Err(denial(answer).await);

@@ -106,12 +106,10 @@ pub(super) fn patch(namespace: &str, name: &str, patch: &ClientPatch, options: &
     with_body(Method::PATCH, path, patch.patch_type.media_type(), patch.body.to_vec())
 }
 
-/// Returns the DELETE of one event.
 pub(super) fn delete(group: ApiGroup, namespace: &str, name: &str, options: &DeleteOptions) -> Result {
     with_body(Method::DELETE, item(group, namespace, name), JSON, delete_options(options))
 }
 
-/// Returns the DELETE of a collection.
 pub(super) fn delete_collection(
     group: ApiGroup,
     namespace: &str,
@@ -135,7 +133,6 @@ fn delete_options(options: &DeleteOptions) -> Vec<u8> {
     document.to_string().into_bytes()
 }
 
-/// Returns the GET of a watch.
 pub(super) fn watch(group: ApiGroup, namespace: Option<&str>, options: &WatchOptions) -> Result {
     let WatchOptions { resource_version, timeout_seconds, .. } = options;
     let initial = |send| format!("sendInitialEvents={send}&resourceVersionMatch=NotOlderThan");
@@ -154,7 +151,6 @@ pub(super) fn watch(group: ApiGroup, namespace: Option<&str>, options: &WatchOpt
     ))
 }
 
-/// Returns the GET of a list.
 pub(super) fn list(group: ApiGroup, namespace: Option<&str>, options: &ListOptions) -> Result {
     get(with_query(events(group, namespace), list_query(group, options)))
 }

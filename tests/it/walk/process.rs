@@ -11,7 +11,7 @@ use eventweir::correlator::{self, KeySecret};
 use eventweir::deliver::{self, GateSettings, Monitor};
 use eventweir::event::Event;
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Ack, Aliases, Face, Repair, Shared};
+use eventweir::ingest::{self, Ack, Aliases, Face, Shared};
 use eventweir::ledger::Balance;
 use eventweir::outbox;
 use eventweir::server::Origins;
@@ -118,14 +118,8 @@ impl Process {
             shadow: Shadow::new(shards.clone(), secret).0,
         };
         let aliases = Aliases::new(NonZeroUsize::new(1000).unwrap(), secret);
-        let settings = ingest::Settings {
-            max_body_bytes: 1 << 20,
-            request_timeout: Duration::from_secs(60),
-            max_watches: NonZeroUsize::MIN,
-            max_list_bytes: NonZeroUsize::MAX,
-            ack: if setup.spool { Ack::Durable } else { Ack::Accepted },
-            repair: Repair::On { message_bytes: 4096 },
-        };
+        let ack = if setup.spool { Ack::Durable } else { Ack::Accepted };
+        let settings = ingest::Settings { ack, ..ingest::Settings::default() };
         let metrics = ingest::Metrics::new(&registry).unwrap();
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
         let mut process = Self { shards, spool, face, fake: fake.clone(), read: 0, monitor, stop, tasks };

@@ -35,6 +35,12 @@ pub(super) fn merge(original: &mut Object, mut patch: Object) -> Result<()> {
     if let Some(names) = patch.remove(RETAIN_KEYS) {
         let Value::Array(names) = names else { return Err(no_list(RETAIN_KEYS)) };
         let names: HashSet<&str> = names.iter().filter_map(Value::as_str).collect();
+        let is_named =
+            |name: &str| names.contains(name) || name.starts_with(DELETE_FROM_LIST) || name.starts_with(ELEMENT_ORDER);
+        if patch.iter().any(|(name, value)| !value.is_null() && !is_named(name)) {
+            let text = format!("the {RETAIN_KEYS} of a strategic merge patch names all members beside it");
+            return Err(Box::new(Status::bad_request(text)));
+        }
         original.retain(|name, _| names.contains(name.as_str()));
     }
     for (name, value) in patch {

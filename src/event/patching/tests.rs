@@ -105,6 +105,7 @@ fn directives_that_make_no_sense_are_refused() {
     check(json!({"$patch": 1}), 500, "\"replace\" or \"delete\"");
     check(json!({"$patch": "delete"}), 400, "name must be provided");
     check(json!({"$retainKeys": 1}), 400, "$retainKeys");
+    check(json!({"$retainKeys": ["name"], "labels": {}}), 400, "$retainKeys");
     check(json!({"$deleteFromPrimitiveList/finalizers": "x"}), 400, "$deleteFromPrimitiveList");
     check(json!({"finalizers": [["x"]]}), 422, "metadata.finalizers[3]: invalid type: sequence");
     check(json!({"finalizers": [1]}), 422, "metadata.finalizers[3]: invalid type: integer");

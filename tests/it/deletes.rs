@@ -181,7 +181,7 @@ async fn written(yaml: &str) -> (FakeApiserver, Program, Event) {
 
 /// The name of `web-0`'s stored event, under which one of `web-1` waits for its next try.
 async fn taken_name() -> (FakeApiserver, Program, Event) {
-    let (fake, program, first) = written("outbox: {coalesceInterval: 1h}\n").await;
+    let (fake, program, first) = written("outbox: {coalesceInterval: 1m}\n").await;
     let client = &mut program.client().await;
     fake.fail_next(&[Fault::Before(500)]);
     let mut second = event("node-1", "web-1", "BackOff", "restarting");

@@ -67,7 +67,7 @@ pub(super) struct Answers<V> {
 }
 
 struct Inner<V> {
-    /// LIMIT: `entries_max`; beyond it the least recently used answer is evicted, and asked for again. Expired answers
+    /// LIMIT: `entries_max`; beyond it the least recently used answer is evicted. Expired answers
     /// stay until then.
     accepted: LruCache<u128, (Mono, V)>,
     /// LIMIT: the same.

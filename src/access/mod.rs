@@ -342,8 +342,8 @@ impl Access {
         result
     }
 
-    /// Asks whether the caller may do what it asks. A permission for all names is asked for first: it covers each name,
-    /// so that not every patched event is a question.
+    /// Asks whether the caller may do what it asks. First requests a permission for all names. It covers each name, so
+    /// that not every patched event needs a review.
     async fn review(
         &self,
         settings: &AccessReview,

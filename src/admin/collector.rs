@@ -28,7 +28,7 @@ impl ShardCollector {
         Ok(Self(Arc::new(Mutex::new(Inner { shards, limits, metrics: shard::Metrics::new()? }))))
     }
 
-    /// Takes over reloaded limits.
+    /// Applies reloaded limits.
     pub fn set_limits(&self, limits: Settings) {
         self.0.lock().limits = limits;
     }

@@ -58,7 +58,7 @@ pub(super) fn reading(name: &str, source: std::io::Error) -> Error {
     Error::Io { what: format!("reading {name}"), source }
 }
 
-/// Reports the events of a recording. Returns the number of an audit log's requests that tell nothing about their
+/// Reports the events of a recording. Returns the number of an audit log's requests without information about their
 /// event.
 pub(super) fn read(
     compared: &mut Compared,

@@ -1,6 +1,6 @@
 //! Reads a section key by key: one line per key has its name, its member and its form.
 //!
-//! A section remembers which keys it was asked for, so that every other key is an error, with the nearest known key. A
+//! A section records which keys are read, so that every other key is an error, with the nearest known key. A
 //! value that is not allowed is reported and its member keeps its default, so that one run finds all errors. Reading
 //! also shows the effective values and the JSON schema. An empty file, read over a configuration, shows that
 //! configuration.

@@ -1,4 +1,5 @@
-//! The forms of values. A form reads one value, or says what is allowed; and writes it back for `--print-config`.
+//! The forms of values. A form reads one value, or returns what is allowed. It also writes the value for
+//! `--print-config`.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -65,7 +66,7 @@ impl<'f, T: 'f> Form<'f, T> {
     /// The JSON schema of a value, described by the text of what is allowed.
     pub(super) fn schema(&self) -> Json {
         let mut schema = self.schema.clone();
-        // Few values are sections, so the error says what is allowed.
+        // A section is hardly ever a valid value, so reading one returns what is allowed.
         if let (Err(allowed), Some(schema)) = (self.read(&Value::Map(Vec::new())), schema.as_object_mut()) {
             schema.insert("description".to_owned(), json!(allowed));
         }

@@ -26,7 +26,7 @@ pub fn namespace_tag(namespace: &str) -> u32 {
 }
 
 impl Correlator {
-    /// Adopts a record that is not known here under its name. `is_live` says whether the outbox has a record. Of
+    /// Adopts a record that is not known here under its name. `is_live` returns whether the outbox has a record. Of
     /// several equal records, the newest is counted on. A combined record is recognised by its prefix.
     pub fn adopt(
         &mut self,

@@ -141,8 +141,8 @@ impl Correlator {
         keys.into_iter().filter_map(|key| Some((key, self.observations.find(key)?))).collect()
     }
 
-    /// Decides about `occurrences` equal occurrences of `event`, which has these `keys`, at `now`. Changes `event` to the
-    /// desired state of its record. Record numbers are taken from `next_record`.
+    /// Decides about `occurrences` equal occurrences of `event`, which has these `keys`, at `now`. Changes `event` to
+    /// the desired state of its record. Record numbers are taken from `next_record`.
     pub fn correlate(
         &mut self,
         event: &mut Event,
@@ -263,14 +263,14 @@ pub enum Settled {
         /// Occurrences that its tag counts.
         tag: u64,
     },
-    /// A write was refused for good: the record continues from this count.
+    /// A write was refused finally: the record continues from this count.
     CountReset(i32),
     /// The record begins again under another name.
     BegunAgain {
         /// Its new count.
         count: i32,
     },
-    /// The record has ended: refused for good before it was ever stored, deleted, or folded into a digest.
+    /// The record has ended: refused finally before it was stored, deleted, or folded into a digest.
     Forgotten,
 }
 

@@ -1,4 +1,4 @@
-//! Acknowledgement: when a request wants its answer, and the wait for the spool.
+//! Acknowledgement: when a request is answered, and the wait for the spool.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -13,7 +13,7 @@ const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
 /// Warning for an event that is accepted but not in the spool. A refusal would have it counted twice.
 const UNKEPT: &str = "the event was accepted, but could not be made durable";
 
-/// Returns the acknowledgement that a request wants. Refuses, before anything is counted, one that is not available.
+/// Returns the acknowledgement that a request asks for. Refuses, before anything is counted, one that is not available.
 pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection> {
     let ack = match headers.get(ACK).map(HeaderValue::as_bytes) {
         Some(b"accepted") => Ack::Accepted,
@@ -49,7 +49,7 @@ pub(super) async fn forgotten(face: &Face) {
     let _in_time = tokio::time::timeout(face.0.settings.request_timeout, spool.durable()).await;
 }
 
-/// Waits until an accepted event is as durable as its client wants; otherwise returns a warning.
+/// Waits until an accepted event is as durable as its client has asked for; otherwise returns a warning.
 pub(super) async fn kept(face: &Face, ack: Ack) -> Option<String> {
     let (Ack::Durable, Some(spool)) = (ack, &face.0.spool) else { return None };
     // LIMIT: the request timeout.

@@ -158,7 +158,7 @@ pub(super) fn of_patch(query: Option<&str>) -> Result<Options, Status> {
     check_write("PatchOptions", &parameters, faults)
 }
 
-/// Parses the options of an apply, and whether it takes over fields of other managers.
+/// Parses the options of an apply, and whether it forces conflicts with other managers.
 pub(super) fn of_apply(query: Option<&str>) -> Result<(Options, bool), Status> {
     let parameters = Parameters::of(query);
     let mut faults = Faults::default();
@@ -283,7 +283,8 @@ pub(super) fn of_watch(group: ApiGroup, query: Option<&str>) -> Result<WatchOpti
 fn check_watch(parameters: &Parameters<'_>) -> Result<(), Status> {
     let (rule, sends) = (parameters.text(RULE), parameters.first("sendInitialEvents").is_some());
     let mut faults = Faults::default();
-    // COMPAT(apiserver): without a version, a watch gets sendInitialEvents and its rule by default (`SetListOptionsDefaults`).
+    // COMPAT(apiserver): without a version, a watch gets sendInitialEvents and its rule by default
+    // (`SetListOptionsDefaults`).
     let defaults = !sends && rule.is_empty() && matches!(parameters.text(VERSION), "" | "0");
     if defaults && !parameters.text("continue").is_empty() {
         faults.forbidden(RULE, "is not allowed together with continue");

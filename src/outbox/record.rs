@@ -281,8 +281,8 @@ impl Record {
         }
     }
 
-    /// Returns when the record may leave the outbox once nothing is owed. It stays while a create is in limbo, which
-    /// its deletion by a client must know of.
+    /// Returns when the record may leave the outbox once nothing is owed. It stays while a create is in limbo, because
+    /// its deletion by a client depends on that.
     pub(super) fn goes_at(&self) -> Mono {
         self.create_until.map_or(self.next_write, |until| until.max(self.next_write))
     }

@@ -163,7 +163,7 @@ impl<'r> Recording<'r> {
         self.bytes
     }
 
-    /// Returns the number of an audit log's requests that tell nothing about their event: they have no body, or patch
+    /// Returns the number of an audit log's requests without information about their event: they have no body, or patch
     /// an event that is not in the log.
     #[must_use]
     pub const fn without_body(&self) -> u64 {

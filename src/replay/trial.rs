@@ -20,7 +20,7 @@ impl Trial {
     /// All rules, in the order of [`Comparison::trials`](super::Comparison::trials).
     pub const ALL: [Self; 2] = [Self::ReasonInSpamKey, Self::SmallBudget];
 
-    /// Returns the name, which says what the rule sets.
+    /// Returns the name, which has the rule's settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

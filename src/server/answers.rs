@@ -31,7 +31,7 @@ struct State {
 }
 
 impl Answers {
-    /// Returns the body in pieces, of which the next is asked for once the client has taken the last one.
+    /// Returns the body in pieces. The next one is made when the client has taken the last one.
     pub(super) fn pieces(self: &Arc<Self>, body: Body) -> Body {
         let mut state = self.0.lock();
         state.answers += 1;

@@ -165,7 +165,7 @@ impl Shard {
         &self.explain
     }
 
-    /// Returns what the shard knows of the objects that the query selects.
+    /// Returns the shard's part of the answer about the objects that the query selects.
     #[must_use]
     pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy) -> Known {
         self.explain.tell();
@@ -381,7 +381,7 @@ fn whole(tokens: f64) -> usize {
 }
 
 impl Shards {
-    /// Returns what each shard knows of the objects that the query selects.
+    /// Returns each shard's part of the answer about the objects that the query selects.
     #[must_use]
     pub fn explain(&self, query: &Query) -> Vec<Known> {
         let policy = self.policy();

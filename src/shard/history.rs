@@ -309,7 +309,8 @@ mod tests {
         assert_eq!((shard.balance().ledger.total_written(), shard.balance().is_exact()), (1, true));
     }
 
-    /// Fault: with plain writes, news of our own patch counted its occurrences once more while its answer was lost.
+    /// Fault: with plain writes, a watch event of our own patch counted its occurrences again while its answer was
+    /// lost.
     #[test]
     fn a_plain_write_in_doubt_is_not_taken_for_another_writers() {
         let (mut shard, policy) = waiting();
@@ -322,8 +323,8 @@ mod tests {
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 3));
     }
 
-    /// Fault: an occurrence was missing. A writer without tags had raised the count as our patch would have, and until an
-    /// answer has shown a tag, such a count passed for ours.
+    /// Fault: an occurrence was missing. A writer without tags had raised the count as our patch would have, and until
+    /// an answer has shown a tag, such a count passed for ours.
     #[test]
     fn after_a_conflict_another_writers_count_is_not_taken_for_ours() {
         let (mut shard, policy) = shard(Settings::default());

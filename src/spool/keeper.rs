@@ -153,13 +153,13 @@ impl Keeper {
         }
     }
 
-    /// Closes the file for good, so that the next process can open it.
+    /// Closes the file finally, so that the next process can open it.
     pub fn close(&mut self) {
         self.store = None;
         self.is_closed = true;
     }
 
-    /// Whether the file was closed for good.
+    /// Whether the file was closed finally.
     #[must_use]
     pub const fn is_closed(&self) -> bool {
         self.is_closed

@@ -2,7 +2,7 @@
 //! server and the embedded store. client-go drops an event on any API status (`recordEvent` in
 //! `tools/record/event.go`); this table retries temporary faults.
 //!
-//! Only the `Status` of a failure that fits the request is final. The error page of a proxy says nothing about the
+//! Only the `Status` of a failure that fits the request is final. The error page of a proxy is no answer about the
 //! event. Neither does the answer of an API server that does not serve events yet. Such requests are retried.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 

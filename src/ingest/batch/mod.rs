@@ -75,7 +75,7 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
 /// A batch that is being read.
 struct Batch {
     face: Face,
-    /// When the client wants its answer.
+    /// When the client is answered.
     ack: Ack,
     /// The field manager of events that are not correlated.
     manager: SmolStr,

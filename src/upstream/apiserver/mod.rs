@@ -139,7 +139,7 @@ impl Apiserver {
         let decode = |_: &Parts, body: &[u8]| {
             let event = json::decode_event(group, body).map_err(|fault| fault.to_string())?;
             let meta = &event.metadata;
-            // Another server's JSON: it says nothing of the event, and its missing count would be taken for zero.
+            // Another server's JSON has nothing about the event, and its missing count would be read as zero.
             if meta.name != name || meta.namespace != namespace || meta.resource_version.is_empty() {
                 return Err("it is not the event".to_owned());
             }

@@ -210,21 +210,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_cached_for_its_time_to_live() {
-        let (answers, clock) = (Answers::new(10, 10, |_| true), Clock::manual(0));
-        assert_eq!(answers.ask(1, &clock, || at_once(7)).await, Ok(7));
-        clock.advance(TTL - Duration::from_nanos(1));
-        assert_eq!(answers.known(1, clock.now().mono), Some(7));
-        assert_eq!(answers.ask(1, &clock, || at_once(8)).await, Ok(7));
-        clock.advance(Duration::from_nanos(1));
-        assert_eq!(answers.known(1, clock.now().mono), None);
-        assert_eq!(answers.ask(1, &clock, || at_once(8)).await, Ok(8));
-        let never = || async { Ok((9, Duration::ZERO)) }.boxed();
-        assert_eq!(answers.ask(2, &clock, never).await, Ok(9));
-        assert_eq!(answers.known(2, clock.now().mono), None);
-    }
-
-    #[tokio::test]
     async fn waiting_requests_share_one_question() {
         let (answers, clock, asked) = (Answers::new(10, 10, |_| true), Clock::manual(0), AtomicUsize::new(0));
         let (sender, question) = later();

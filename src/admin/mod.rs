@@ -270,30 +270,3 @@ fn verdict(checks: &[(&str, bool)], upstream: Option<&str>) -> Response {
     let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, text).into_response()
 }
-
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroUsize;
-
-    use super::*;
-    use crate::clock::Clock;
-    use crate::correlator::{KeySecret, Policy};
-    use crate::deliver::GateSettings;
-    use crate::event::Event;
-
-    #[test]
-    fn readiness_uses_reloaded_limits() {
-        let mut limits = Settings::default();
-        limits.outbox.max_records = NonZeroUsize::MIN;
-        let (clock, secret) = (Clock::manual(0), KeySecret(1, 2));
-        let shards = Shards::new(NonZeroUsize::MIN, &limits, Policy::default(), clock, secret, 1);
-        let monitor = Monitor::new(GateSettings::default(), &Registry::new()).unwrap();
-        let history = history::Monitor::new(&Registry::new(), history::Mode::Off).unwrap();
-        let admin = Admin::new(Registry::new(), shards.clone(), monitor, history, limits.clone(), Access::default());
-        shards.accept(Event::default(), 1).unwrap();
-        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", false), ("history", true)]);
-        limits.outbox.max_records = const { NonZeroUsize::new(2).unwrap() };
-        admin.set_limits(limits);
-        assert_eq!(admin.checks(), [("accepting", true), ("outbox-has-room", true), ("history", true)]);
-    }
-}

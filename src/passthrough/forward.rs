@@ -188,7 +188,6 @@ fn unanswered(fault: &Unanswered) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::PeerCertificate;
 
     #[test]
     fn path_and_query_show_a_watch() {
@@ -201,18 +200,5 @@ mod tests {
         check("/api/v1/pods?watch=false", false);
         check("/api/v1/pods?allowWatchBookmarks=true", false);
         check("/api/v1/pods", false);
-    }
-
-    #[test]
-    fn a_certificate_without_a_token_cannot_be_forwarded() {
-        let (mut headers, mut extensions) = (HeaderMap::new(), Extensions::new());
-        extensions.insert(Peer::default());
-        assert!(!has_certificate_alone(&headers, &extensions), "without either, the apiserver decides");
-        let certificate =
-            PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new(), expires: i64::MAX };
-        extensions.insert(Peer { certificate: Some(certificate), ..Peer::default() });
-        assert!(has_certificate_alone(&headers, &extensions));
-        headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer x"));
-        assert!(!has_certificate_alone(&headers, &extensions));
     }
 }

@@ -1,6 +1,6 @@
 //! The API server as an upstream, over an in-process tower service.
 
-use std::io;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,6 @@ struct Seen {
 /// The reply of the fake API server.
 enum Reply {
     Http(Response<String>),
-    Break(io::ErrorKind),
     Hang,
 }
 
@@ -49,8 +48,7 @@ fn apiserver(reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (Apiserv
             let request = Seen { line, headers: parts.headers, body: String::from_utf8(body.into()).unwrap() };
             seen.lock().push(request.clone());
             match reply(&request) {
-                Reply::Http(response) => Ok(response),
-                Reply::Break(kind) => Err(io::Error::from(kind)),
+                Reply::Http(response) => Ok::<_, Infallible>(response),
                 Reply::Hang => std::future::pending().await,
             }
         }
@@ -62,10 +60,6 @@ fn apiserver(reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (Apiserv
 
 fn http(code: u16, body: impl Into<String>) -> Reply {
     Reply::Http(Response::builder().status(code).body(body.into()).unwrap())
-}
-
-fn denied(status: &Status) -> Reply {
-    http(status.code, String::from_utf8(status.to_json()).unwrap())
 }
 
 fn event() -> Event {
@@ -137,46 +131,6 @@ async fn writes_are_sent_as_client_go_sends_them() {
     assert_eq!(json::decode_event(ApiGroup::Core, log[0].body.as_bytes()).unwrap().message, "Back-off");
     assert_eq!(log[1].body, r#"{"count":2,"message":"m"}"#);
     assert_eq!(["create", "patch", "get"].map(|verb| counted(&registry, verb, "stored")), [1, 1, 1]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn refusals_are_classified() {
-    let check = async |request: Request, status: Status, expected: Answer| {
-        let (apiserver, ..) = apiserver(move |_| denied(&status));
-        assert_eq!(apiserver.write(&request).await, expected);
-    };
-    check(patch(), Status::not_found("", "events", "web-0.1"), Answer::Missing).await;
-    check(create(), Status::already_exists("", "events", "web-0.1"), Answer::Exists).await;
-    let gone =
-        Refusal { reason: RefusalReason::NamespaceGone, status: Status::not_found("", "namespaces", "shop").into() };
-    check(create(), Status::not_found("", "namespaces", "shop"), Answer::Refused(gone)).await;
-    let conflict = Status::new(409, "Conflict", "the object has been modified");
-    check(patch(), conflict, retry(Fault::Conflict, Applied::No)).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn overload_has_the_retry_after_of_the_apiserver() {
-    let (apiserver, log, registry) = apiserver(|_| {
-        let response = Response::builder().status(429).header("Retry-After", "2").header("Content-Type", "text/plain");
-        Reply::Http(response.body("Too many requests, please try again later.\n".to_owned()).unwrap())
-    });
-    let after = Some(Duration::from_secs(2));
-    let expected = Answer::Retry(Retry { after, applied: Applied::No, fault: Fault::Overloaded });
-    assert_eq!(apiserver.write(&create()).await, expected);
-    assert_eq!(log.lock().len(), 1, "a request is sent once");
-    assert_eq!(counted(&registry, "create", "retry_overloaded"), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_connections_may_have_written() {
-    let check = async |kind: io::ErrorKind, applied| {
-        let (apiserver, ..) = apiserver(move |_| Reply::Break(kind));
-        assert_eq!(apiserver.write(&create()).await, retry(Fault::Transport, applied));
-        let status = apiserver.get_not_older("shop", "web-0.1", 0).await.unwrap_err();
-        assert_eq!((status.code, status.reason.as_str()), (503, "ServiceUnavailable"));
-    };
-    check(io::ErrorKind::ConnectionReset, Applied::Perhaps).await;
-    check(io::ErrorKind::ConnectionRefused, Applied::No).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
@@ -193,7 +194,7 @@ fn read(section: &mut Section<'_>, config: &mut Config, divide: impl FnOnce(&mut
     section.set("eventLog", &mut config.event_log, &event_log());
     if let Some(Target::File(path)) = &config.event_log
         && section.checks_files()
-        && let Err(error) = std::fs::OpenOptions::new().create(true).append(true).open(path)
+        && let Err(error) = append_to(path)
     {
         section.conflict("eventLog", &format!("cannot be opened: {error}; allowed: a file that can be written"));
     }
@@ -244,6 +245,12 @@ fn check_listen(section: &Section<'_>, config: &Config) {
 fn log(section: &mut Section<'_>, log: &mut Log) {
     section.set("format", &mut log.format, &values::choice(&FORMATS));
     section.set("level", &mut log.level, &values::log_level());
+}
+
+/// Opens a log, except a pipe, which would block until it has a reader.
+fn append_to(path: &Path) -> std::io::Result<()> {
+    let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
+    if is_special { Ok(()) } else { std::fs::OpenOptions::new().create(true).append(true).open(path).map(drop) }
 }
 
 fn event_log() -> Form<'static, Option<Target>> {

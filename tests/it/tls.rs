@@ -269,7 +269,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 async fn half_open_handshakes_are_ended_for_new_ones() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.server().write(folder.path());
-    let limits = Limits { at_once: 3, ..Limits::default() };
+    let limits = Limits { at_once: 3, timeout: Duration::from_secs(3600) };
     let tls = tls(settings(folder.path()), limits);
     let (address, stop, tasks) = mirror(Some(tls), &SocketAddr::from(LOCAL).into()).await;
     let mut silent = Vec::new();

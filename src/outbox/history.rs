@@ -1,5 +1,5 @@
-//! Watch events: a record was changed, deleted or created by another writer. Our own writes come back this way too, and
-//! are told apart by their version.
+//! Watch events: a record was changed, deleted or created by another writer. Own writes appear in the watch too, and are
+//! recognised by their version.
 
 use super::record::Phase;
 use super::stand::{Held, Stand};

@@ -142,7 +142,7 @@ pub(super) struct Sent {
     pub(super) call: Call,
     /// The API group it was sent in.
     pub(super) group: ApiGroup,
-    /// The newest write before it that may have been carried out.
+    /// The newest write before it that may have been executed.
     pub(super) before: Mark,
 }
 

@@ -61,7 +61,7 @@ impl Outbox {
             fact(record, sent, answer, now)
         };
         if let (Fact::Conflict, Call::Patch) = (&fact, sent.call) {
-            // It was not carried out, so a count that it would have written shows nothing.
+            // It was not executed, so a count that it would have written shows nothing.
             record.sent = sent.before;
         }
         let facts = Facts {

@@ -153,7 +153,7 @@ impl Account {
         self.clients.remove(name);
     }
 
-    /// Nothing is promised any more about the lines on the record of a kind.
+    /// Marks the lines on the record of a kind as lines without a promise.
     fn forget_lines(&mut self, kind: KindId) {
         let log = std::mem::take(&mut self.kinds[kind].log);
         self.unsure.extend(log.into_iter().map(|(_, name, _)| (name, line(kind))));

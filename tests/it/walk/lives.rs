@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eventweir::clock::Clock;
-use eventweir::event::{Event, conversion};
+use eventweir::event::Event;
 use eventweir::outbox::LostReason;
 use http::Method;
 use parking_lot::Mutex;
@@ -18,16 +18,13 @@ use super::super::support::events::START;
 use super::super::support::fake::{FakeApiserver, Fault};
 use super::super::support::http::EVENTS;
 use super::account::Account;
-use super::model::{KINDS, KindId, Style, kind_of, series};
+use super::model::{KINDS, KindId, NameId, Style, kind_of, series, shown};
 use super::process::{Process, Reply, Setup, Writes};
-use super::{BATCH, Message, NEW_EVENTS, STRATEGIC_MERGE};
+use super::{BATCH, Message, STRATEGIC_MERGE};
 
 const JSON: &str = "application/json";
-/// Longest time after which a request that got no answer is carried out.
+/// Longest time after which a request without an answer is executed.
 const LATE: u64 = 60;
-
-/// Index of a name, among all names known so far.
-type NameId = usize;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -281,13 +278,9 @@ impl Walk {
     }
 
     async fn post(&mut self, name: &str, kind: KindId, total: i32) {
-        let path = match KINDS[kind].style {
-            Style::Old => EVENTS,
-            Style::New => NEW_EVENTS,
-        };
         let body = KINDS[kind].body(&json!({ "name": name }), total).to_string();
         let replica = self.home(name);
-        let reply = self.process(replica).send("POST", path, JSON, body).await;
+        let reply = self.process(replica).send("POST", KINDS[kind].path(), JSON, body).await;
         if self.is_accepted(replica, &reply, 201) {
             self.account.post(name, kind, total);
         }
@@ -417,12 +410,12 @@ impl Walk {
         let shown = if self.setup.spool {
             None
         } else {
-            // What is on its way arrives, and the other replica writes what waits there.
+            // Late requests are executed, and the other replica writes its waiting records.
             self.fake.set_up(true);
             self.faults.lock().clear();
             tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
             self.rest().await;
-            Some(self.shown())
+            Some(shown(&self.fake.events()))
         };
         if let Some(shown) = shown
             && self.setup.replicas > 1
@@ -469,15 +462,6 @@ impl Walk {
         self.account.create_upstream(kind, count, self.waiting(kind));
     }
 
-    /// Returns the occurrences that the upstream shows of each kind.
-    fn shown(&self) -> [i64; KINDS.len()] {
-        let mut shown = [0; KINDS.len()];
-        for event in self.fake.events() {
-            shown[kind_of(&event)] += i64::from(conversion::occurrences(&event));
-        }
-        shown
-    }
-
     /// Waits until no process owes a write.
     async fn rest(&self) {
         let resting = async {
@@ -488,23 +472,26 @@ impl Walk {
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
         };
-        assert!(tokio::time::timeout(Duration::from_secs(86_400), resting).await.is_ok(), "never comes to rest");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(86_400), resting).await.is_ok(),
+            "a write is still owed after a day"
+        );
     }
 
-    /// Waits until no write waits or is on its way, and checks the upstream and the ledgers.
+    /// Waits until no write waits or is in flight, and checks the upstream and the ledgers.
     async fn settle(&mut self) {
         self.fake.set_up(true);
         self.faults.lock().clear();
         tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
         self.rest().await;
         let stored = self.fake.events();
-        for (kind, shown) in self.shown().into_iter().enumerate() {
+        for (kind, shown) in shown(&stored).into_iter().enumerate() {
             let is_taken =
                 |name: &str| stored.iter().any(|event| event.metadata.name == name && kind_of(event) != kind);
             self.account.settle(kind, shown, is_taken);
         }
         let live: Vec<i64> = (0..KINDS.len()).map(|kind| self.account.live(kind)).collect();
-        assert_eq!(self.shown().to_vec(), live, "{:?}", super::names_and_counts(&stored));
+        assert_eq!(shown(&stored).to_vec(), live, "{:?}", super::names_and_counts(&stored));
         for process in self.processes.iter().flatten() {
             let balance = process.balance();
             let deleted = balance.ledger.lost(LostReason::Deleted);

@@ -22,16 +22,12 @@ use serde_json::{Value, json};
 use super::support::app::{Program, start_before};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{Client, EVENTS, Reply};
-use model::{Certainty, KINDS, KindId, Model, Style, kind_of, series};
+use model::{Certainty, KINDS, KindId, Model, NameId, Style, kind_of, series, shown};
 
-const NEW_EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
 const BATCH: &str = "/eventweir/v1/events";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 /// Names that the client chooses itself; few, so that they are used again. More are generated.
 const NAMES: [&str; 3] = ["a", "b", "c"];
-
-/// Index of a name, among all names known so far.
-type NameId = usize;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -90,7 +86,7 @@ enum Answer {
     Given,
     /// The event is deleted, but the answer is lost.
     Lost,
-    /// The request is not carried out. The client repeats it.
+    /// The request is not executed. The client repeats it.
     Refused,
 }
 
@@ -202,11 +198,8 @@ impl Walk {
     }
 
     async fn post(&mut self, name: &Value, kind: KindId, total: i32) -> Reply {
-        let path = match KINDS[kind].style {
-            Style::Old => EVENTS,
-            Style::New => NEW_EVENTS,
-        };
         let body = KINDS[kind].body(name, total).to_string();
+        let path = KINDS[kind].path();
         let reply = self.client.send("POST", path, &[("Content-Type", "application/json")], body.as_bytes()).await;
         assert_eq!(reply.status, 201, "{}", reply.text());
         reply
@@ -322,12 +315,8 @@ impl Walk {
         self.faults.lock().writes.clear();
         self.program.settle().await;
         self.quiet().await;
-        let mut shown = [0; KINDS.len()];
         let stored = self.fake.events();
-        for event in &stored {
-            shown[kind_of(event)] += i64::from(conversion::occurrences(event));
-        }
-        assert_eq!(shown, self.model.live, "{:?}", names_and_counts(&stored));
+        assert_eq!(shown(&stored), self.model.live, "{:?}", names_and_counts(&stored));
         let balance = self.program.balance();
         let deleted = balance.ledger.lost(LostReason::Deleted);
         assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, deleted));

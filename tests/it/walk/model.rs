@@ -3,8 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eventweir::event::Event;
+use eventweir::event::{Event, conversion};
 use serde_json::{Value, json};
+
+use super::super::support::http::EVENTS;
 
 /// API group in which an event is posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +37,9 @@ pub(super) const KINDS: [Kind; 5] = [
 /// A number of [`KINDS`].
 pub(super) type KindId = usize;
 
+/// Index of a name, among all names known so far.
+pub(super) type NameId = usize;
+
 /// What the events of one client's line have in common.
 pub(super) type Line = (Style, &'static str);
 
@@ -44,6 +49,14 @@ pub(super) fn line(kind: KindId) -> Line {
 }
 
 impl Kind {
+    /// Returns the path of a POST.
+    pub(super) fn path(self) -> &'static str {
+        match self.style {
+            Style::Old => EVENTS,
+            Style::New => "/apis/events.k8s.io/v1/namespaces/shop/events",
+        }
+    }
+
     /// Returns the body of a POST.
     pub(super) fn body(self, name: &Value, total: i32) -> Value {
         let Self { object, message, .. } = self;
@@ -73,6 +86,15 @@ impl Kind {
 
 pub(super) fn series(count: i32) -> Value {
     json!({ "count": count, "lastObservedTime": "2026-03-01T08:00:30.000000Z" })
+}
+
+/// Returns the occurrences that stored events show of each kind.
+pub(super) fn shown(events: &[Event]) -> [i64; KINDS.len()] {
+    let mut shown = [0; KINDS.len()];
+    for event in events {
+        shown[kind_of(event)] += i64::from(conversion::occurrences(event));
+    }
+    shown
 }
 
 /// Returns the kind of a stored event.

@@ -314,6 +314,27 @@ fn a_kubeconfig_that_cannot_be_used_is_an_error_of_the_configuration() {
     assert!(stderr(&output).contains("allowed with --upstream apiserver"), "{}", stderr(&output));
 }
 
+/// Fault: `NO_PROXY` had no effect.
+#[test]
+fn a_proxy_of_the_environment_is_an_error_unless_the_api_server_is_excepted() {
+    let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters:\n- name: a\n  \
+                      cluster: {server: 'https://127.0.0.1:1'}\ncontexts:\n- name: a\n  context: {cluster: a, user: a}\n";
+    let (_file, path) = file(kubeconfig);
+    // The start ends at the port if not before.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    for (spared, expected) in [("example.org", "through the proxy http://proxy:3128/"), ("127.0.0.1", &listen)] {
+        let output = Command::new(env!("CARGO_BIN_EXE_eventweir"))
+            .args(["serve", "--upstream", "apiserver", "--kubeconfig", &path, "--listen", &listen])
+            .env("HTTPS_PROXY", "http://proxy:3128")
+            .env("NO_PROXY", spared)
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn an_event_log_that_cannot_be_written_is_an_error_of_the_configuration() {
     let (_file, path) = file("eventLog: /no/such/folder/log\n");

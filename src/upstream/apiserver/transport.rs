@@ -17,6 +17,7 @@ use hyper::body::{Body as HttpBody, Incoming};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::client::legacy::{Builder, Client};
+use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use tokio::net::TcpStream;
@@ -147,7 +148,7 @@ pub(super) fn https_connector(
     config: &kube::Config,
     protocols: Protocols,
 ) -> Result<HttpsConnector<HttpConnector>, Error> {
-    if let Some(proxy) = &config.proxy_url {
+    if let Some(proxy) = config.proxy_url.as_ref().filter(|proxy| !is_spared(&config.cluster_url, proxy)) {
         return Err(Error::Proxy(proxy.clone()));
     }
     let tls = config.rustls_client_config().map_err(|source| Error::Client(Box::new(source)))?;
@@ -163,6 +164,14 @@ pub(super) fn https_connector(
         Protocols::All => builder.enable_all_versions().wrap_connector(tcp),
         Protocols::Http1 => builder.enable_http1().wrap_connector(tcp),
     })
+}
+
+/// Whether the proxy is that of the environment, and `NO_PROXY` excepts the API server. kube ignores `NO_PROXY`.
+fn is_spared(url: &Uri, proxy: &Uri) -> bool {
+    let environment = ["HTTPS_PROXY", "https_proxy"].map(|name| std::env::var(name).ok());
+    let is_of_environment =
+        environment.iter().flatten().any(|text| text.parse().is_ok_and(|known: Uri| known == *proxy));
+    is_of_environment && Matcher::from_env().intercept(url).is_none()
 }
 
 pub(super) fn connector<E: Into<BoxError> + 'static>(

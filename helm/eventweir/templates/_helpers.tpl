@@ -129,6 +129,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- fail "resources.limits.memory is below 96Mi: too little for eventweir and its outbox" }}
 {{- end }}
 {{- end }}
+{{- with include "eventweir.mebibytes" (dig "memory" "" (default dict .Values.config)) }}
+{{- if lt (int64 .) 96 }}
+{{- fail "config.memory is below 96Mi: too little for eventweir and its outbox" }}
+{{- end }}
+{{- end }}
 {{- if include "eventweir.several" . }}
 {{- $derived = mergeOverwrite $derived (dict "correlation" (dict "naming" "deterministic")) }}
 {{- end }}

@@ -167,6 +167,7 @@ pub(super) fn https_connector(
 }
 
 /// Whether the proxy is that of the environment, and `NO_PROXY` excepts the API server. kube ignores `NO_PROXY`.
+#[expect(clippy::disallowed_methods, reason = "as kube, which does not say where a proxy's address is from")]
 fn is_spared(url: &Uri, proxy: &Uri) -> bool {
     let environment = ["HTTPS_PROXY", "https_proxy"].map(|name| std::env::var(name).ok());
     let is_of_environment =

@@ -64,13 +64,15 @@ impl Binding {
     }
 }
 
+/// Members of an event that say its source, in both API groups.
+const SOURCES: [&str; 5] =
+    ["source", "deprecatedSource", "reportingComponent", "reportingController", "reportingInstance"];
+
 /// Checks that a JSON patch does not change the source of an event.
 ///
 /// # Errors
 /// 403 with a cause that names the field.
 pub(crate) fn check_operations(caller: &Caller, group: ApiGroup, name: &str, patch: &Value) -> Result<(), Status> {
-    const SOURCES: [&str; 5] =
-        ["source", "deprecatedSource", "reportingComponent", "reportingController", "reportingInstance"];
     let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
     let changes = operations.iter().filter(|operation| operation["op"] != "test");
     // A move removes what is at its `from`.
@@ -79,14 +81,32 @@ pub(crate) fn check_operations(caller: &Caller, group: ApiGroup, name: &str, pat
         let member = path.trim_start_matches('/').split('/').next().unwrap_or_default();
         member.is_empty() || SOURCES.contains(&member)
     };
-    match paths.find(|path| touched(path)) {
-        Some(path) => {
-            let field = path.trim_start_matches('/').replace('/', ".");
-            let why = format!("User {:?} cannot patch {field}", caller.name);
-            Err(with_cause(refused(group.name(), "events", name, &why), "may not be patched by this user", &field))
+    let path = paths.find(|path| touched(path)).map(|path| path.trim_start_matches('/').replace('/', "."));
+    path.map_or(Ok(()), |field| Err(unpatchable(caller, group, name, &field)))
+}
+
+/// Checks that a merge patch does not remove the source of an event: by `null`, by an empty text, or by a directive of
+/// strategic merge.
+///
+/// # Errors
+/// 403 with a cause that names the field.
+pub(crate) fn check_removals(caller: &Caller, group: ApiGroup, name: &str, patch: &Value) -> Result<(), Status> {
+    let is_removed = |name: &str, text: &Value| name.starts_with('$') || text.as_str().is_none_or(str::is_empty);
+    let field = patch.as_object().into_iter().flatten().find_map(|(name, value)| match value {
+        _ if name.starts_with('$') => Some(name.clone()),
+        _ if !SOURCES.contains(&name.as_str()) => None,
+        Value::Object(parts) => {
+            let removed = parts.iter().find(|(part, text)| is_removed(part, text));
+            removed.map(|(part, _)| format!("{name}.{part}"))
         }
-        None => Ok(()),
-    }
+        text => is_removed(name, text).then(|| name.clone()),
+    });
+    field.map_or(Ok(()), |field| Err(unpatchable(caller, group, name, &field)))
+}
+
+fn unpatchable(caller: &Caller, group: ApiGroup, name: &str, field: &str) -> Status {
+    let why = format!("User {:?} cannot patch {field}", caller.name);
+    with_cause(refused(group.name(), "events", name, &why), "may not be patched by this user", field)
 }
 
 fn with_cause(mut status: Status, message: &str, field: &str) -> Status {
@@ -174,6 +194,25 @@ mod tests {
         }
         let moved = serde_json::json!([{ "op": "move", "from": "/source/host", "path": "/message" }]);
         assert!(check_operations(&caller, ApiGroup::Core, "e", &moved).is_err());
+    }
+
+    #[test]
+    fn a_merge_patch_may_not_remove_the_source() {
+        let caller = Caller { name: "system:node:a".into(), ..Caller::default() };
+        for (patch, field) in [
+            (r#"{"source":{"host":"a"},"reportingInstance":"a","message":null,"related":{"name":""}}"#, None),
+            (r#"{"source":null}"#, Some("source")),
+            (r#"{"deprecatedSource":{"component":"c","host":null}}"#, Some("deprecatedSource.host")),
+            (r#"{"source":{"host":""}}"#, Some("source.host")),
+            (r#"{"source":{"$patch":"replace","component":"c"}}"#, Some("source.$patch")),
+            (r#"{"reportingInstance":""}"#, Some("reportingInstance")),
+            (r#"{"$retainKeys":["message"],"message":"m"}"#, Some("$retainKeys")),
+        ] {
+            let patch = serde_json::from_str(patch).unwrap();
+            let refused = check_removals(&caller, ApiGroup::Core, "e", &patch).err();
+            let causes = refused.and_then(|status| status.details).map(|details| details.causes).unwrap_or_default();
+            assert_eq!(causes.first().map(|cause| cause.field.as_str()), field, "{patch}");
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub use policy::{Effect, Rule, VERBS};
 pub use reviews::Review;
 pub use turns::{Fairness, Turn};
 
-pub(crate) use binding::{Extent, check_operations};
+pub(crate) use binding::{Extent, check_operations, check_removals};
 pub(crate) use limits::Write;
 
 use cache::{Answers, Key, Unanswered};

@@ -573,7 +573,7 @@ async fn a_caller_may_report_its_own_source_only() {
     assert_eq!(guarded.post("system:serviceaccount:shop:a", &kubelet("node-1")).await.code(), 403);
     assert_eq!(guarded.post("system:serviceaccount:shop:b", &controller()).await.code(), 403);
     assert_eq!(guarded.post("admin", &kubelet("node-2")).await.code(), 201);
-    // Batches, dry runs, PUTs and patches are checked too.
+    // Batches, dry runs and PUTs are checked too.
     let forged = text(&kubelet("node-2"));
     let answer = guarded.send(request("POST", "/eventweir/v1/events", node, &forged)).await;
     assert_eq!(answer.json()["status"]["code"], 403);
@@ -585,17 +585,6 @@ async fn a_caller_may_report_its_own_source_only() {
     let mut put = known.clone();
     put.source.host = "node-2".into();
     assert_eq!(guarded.send(request("PUT", &path, node, &text(&put))).await.code(), 403);
-    for (kind, body) in [
-        ("merge-patch", r#"{"source":{"host":"node-2"}}"#),
-        ("strategic-merge-patch", r#"{"reportingInstance":"node-2"}"#),
-        ("json-patch", r#"[{"op":"replace","path":"/source/host","value":"node-2"}]"#),
-        ("apply-patch", r#"{"source":{"host":"node-2"}}"#),
-    ] {
-        let mut patch = request("PATCH", &format!("{path}?fieldManager=m"), node, body);
-        let ending = if kind == "apply-patch" { "yaml" } else { "json" };
-        patch.headers_mut().insert("content-type", format!("application/{kind}+{ending}").parse().unwrap());
-        assert_eq!(guarded.send(patch).await.code(), 403, "{kind}");
-    }
     // So are the growth of another node's event, and a whole event by which a patch would create one.
     let grown = Event { count: 2, ..known };
     let mut whole: Value = serde_json::from_str(&forged).unwrap();
@@ -612,6 +601,42 @@ async fn a_caller_may_report_its_own_source_only() {
         assert_eq!(denied.json()["details"]["causes"][0]["field"], "source.host", "{name} {kind}");
     }
     assert!(guarded.shards.balance().is_exact());
+}
+
+#[tokio::test]
+async fn a_patch_may_not_change_the_source() {
+    let node = "system:node:node-1";
+    let binding = Binding { is_on: true, ..Binding::default() };
+    let guarded = Guarded::with_tokens(Settings { binding, ..Settings::default() }, &[node]);
+    let mut known = event("node-1", "web-0", "BackOff", "restarting");
+    known.metadata.name = "known".into();
+    assert_eq!(guarded.post(node, &known).await.code(), 201);
+    let path = format!("{EVENTS}/known");
+    for (kind, body) in [
+        ("merge-patch", r#"{"source":{"host":"node-2"}}"#),
+        ("merge-patch", r#"{"source":null}"#),
+        ("strategic-merge-patch", r#"{"reportingInstance":"node-2"}"#),
+        ("strategic-merge-patch", r#"{"source":{"$patch":"replace","component":"kubelet"}}"#),
+        ("json-patch", r#"[{"op":"replace","path":"/source/host","value":"node-2"}]"#),
+        // Fault: what only the apiserver can read was not checked.
+        (
+            "json-patch",
+            r#"[{"op":"replace","path":"/source/host","value":"node-2"},{"op":"add","path":"/x","value":"\ud800"}]"#,
+        ),
+        ("apply-patch", r#"{"source":{"host":"node-2"}}"#),
+    ] {
+        let mut patch = request("PATCH", &format!("{path}?fieldManager=m"), node, body);
+        let ending = if kind == "apply-patch" { "yaml" } else { "json" };
+        patch.headers_mut().insert("content-type", format!("application/{kind}+{ending}").parse().unwrap());
+        assert_eq!(guarded.send(patch).await.code(), 403, "{kind}");
+    }
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let mut patch = request("PATCH", &path, node, &format!(r#"[{{"op":"add","path":"/x","value":{deep}}}]"#));
+    patch.headers_mut().insert("content-type", "application/json-patch+json".parse().unwrap());
+    assert_eq!(
+        guarded.send(patch).await.message(),
+        "the patch cannot be read: recursion limit exceeded at line 1 column 159"
+    );
 }
 
 #[tokio::test]

@@ -227,6 +227,21 @@ async fn an_event_without_an_alias_is_patched_upstream_and_not_counted() {
     assert_eq!(program.stop().await.ledger.received(), 0);
 }
 
+/// Fault: such a patch changed the record, and its occurrences were not counted. Clients whose texts are UTF-16 write a
+/// half of a pair where they cut a message.
+#[tokio::test]
+async fn growth_with_half_of_a_surrogate_pair_is_counted() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    client.post(&event).await;
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    let body = br#"{"count":3,"message":"cut \ud83d"}"#;
+    let reply = client.send("PATCH", &path, &[("Content-Type", STRATEGIC)], body).await;
+    assert_eq!((reply.status, &reply.json()["message"]), (200, &json!("cut \u{fffd}")));
+    assert_eq!(program.stop().await.ledger.received(), 3);
+}
+
 #[tokio::test]
 async fn a_patch_writes_an_event_that_waits_for_its_budget() {
     let program = start("correlation: {burstSize: 1, qps: 0}\n").await;

@@ -6,7 +6,9 @@
 mod growth;
 mod plain;
 
-use axum::body::Body;
+use std::borrow::Cow;
+
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -16,7 +18,7 @@ use super::asked::Asked;
 use super::form::Form;
 use super::rejection::{Rejection, StatusError};
 use super::{Face, apply, decode, not_found, options, respond};
-use crate::access::{Extent, check_operations};
+use crate::access::{Extent, check_operations, check_removals};
 use crate::event::patching::PatchType;
 use crate::event::{Event, json};
 use crate::ledger::RejectReason;
@@ -76,18 +78,17 @@ fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) -> Res
     let Asked { group, namespace, name, .. } = asked;
     let caller = asked.caller.as_ref();
     if let Some(caller) = caller.filter(|_| face.binds(asked.caller.as_ref())) {
-        match patch.patch_type {
-            PatchType::Json => {
-                let operations = serde_json::from_slice(&patch.body).unwrap_or_default();
-                check_operations(caller, *group, name, &operations)
-                    .map_err(|status| Rejection::new(RejectReason::Denied, status))?;
-            }
-            PatchType::Merge | PatchType::StrategicMerge => {
-                let event = json::decode_event(*group, &patch.body);
-                let event = event.map_err(|error| Rejection::invalid(error.status))?;
-                face.check_source(Some(caller), *group, &event, Extent::Part)?;
-            }
-        }
+        // The upstream may accept what cannot be read here, such as an array that is nested 128 deep.
+        let document = serde_json::from_slice(&patch.body).map_err(|fault| unreadable(&fault))?;
+        let checked = if patch.patch_type == PatchType::Json {
+            check_operations(caller, *group, name, &document)
+        } else {
+            let event = json::decode_event(*group, &patch.body);
+            let event = event.map_err(|error| Rejection::invalid(error.status))?;
+            face.check_source(Some(caller), *group, &event, Extent::Part)?;
+            check_removals(caller, *group, name, &document)
+        };
+        checked.map_err(|status| Rejection::new(RejectReason::Denied, status))?;
     }
     if dry_run { Ok(()) } else { face.limit(caller, namespace, face.0.aliases.get(namespace, name).as_ref()) }
 }
@@ -102,7 +103,11 @@ fn correlates(face: &Face, namespace: &str, name: &str) -> bool {
     face.0.shards.correlates(&event)
 }
 
-/// Reads the request, checked in the apiserver's order.
+fn unreadable(fault: &serde_json::Error) -> Rejection {
+    Rejection::new(RejectReason::Malformed, Status::bad_request(format!("the patch cannot be read: {fault}")))
+}
+
+/// Reads the request, checked in the apiserver's order. Repairs text in the patch as Go's decoder does.
 async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions), Rejection> {
     let content_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let Some(patch_type) = PatchType::named(decode::media_type(content_type)) else {
@@ -111,6 +116,11 @@ async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPat
     };
     let form = asked.form(face)?;
     let body = decode::read(body, &face.0.settings).await?;
+    let repaired = match json::repaired(&body) {
+        Cow::Owned(text) => Some(text),
+        Cow::Borrowed(_) => None,
+    };
+    let body = repaired.map_or(body, Bytes::from);
     let options::Options { validation, dry_run } = options::of_patch(asked.query()).map_err(Rejection::invalid)?;
     let options = PatchOptions { writer: asked.writer(), dry_run, validation };
     Ok((form, ClientPatch { patch_type, body }, options))

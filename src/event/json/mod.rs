@@ -60,7 +60,7 @@ impl std::fmt::Display for StrictFault {
             StrictFaultKind::Unknown => "unknown",
             StrictFaultKind::Duplicate => "duplicate",
         };
-        write!(f, "{what} field {:?}", self.path)
+        write!(f, "{what} field {}", text::quoted(&self.path))
     }
 }
 

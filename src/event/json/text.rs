@@ -26,6 +26,36 @@ pub(in crate::event) fn lossy(bytes: &[u8]) -> String {
     text
 }
 
+/// Quotes text as Go's `%q` does. Rust's `{:?}` has other escapes, and escapes combining characters.
+pub(super) fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for character in text.chars() {
+        let code = u32::from(character);
+        quoted.push_str(&match character {
+            '"' | '\\' => format!("\\{character}"),
+            '\x07' => r"\a".to_owned(),
+            '\x08' => r"\b".to_owned(),
+            '\t' => r"\t".to_owned(),
+            '\n' => r"\n".to_owned(),
+            '\x0b' => r"\v".to_owned(),
+            '\x0c' => r"\f".to_owned(),
+            '\r' => r"\r".to_owned(),
+            _ if is_printable(character) => character.to_string(),
+            '\0'..='\x7f' => format!(r"\x{code:02x}"),
+            '\u{80}'..='\u{ffff}' => format!(r"\u{code:04x}"),
+            _ => format!(r"\U{code:08x}"),
+        });
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Whether Go prints a character as it is. Rust has that table too, but at the beginning of a text it also escapes
+/// combining characters.
+fn is_printable(character: char) -> bool {
+    character == '\'' || ['a', character].iter().collect::<String>().escape_debug().nth(1) == Some(character)
+}
+
 /// Replaces each escaped half of a surrogate pair by U+FFFD; `None` if there is none.
 fn without_half_pairs(json: &str) -> Option<String> {
     /// `\uXXXX`
@@ -72,6 +102,18 @@ mod tests {
         assert_eq!(repaired(b"a\xe4\xb8b"), "a\u{fffd}\u{fffd}b");
         assert_eq!(repaired(b"\"\xed\xa0\x80\xff\""), "\"\u{fffd}\u{fffd}\u{fffd}\u{fffd}\"");
         assert!(matches!(repaired("世".as_bytes()), Cow::Borrowed("世")));
+    }
+
+    #[test]
+    fn text_is_quoted_as_go_quotes_it() {
+        for (text, expected) in [
+            ("a'b\"c\\", r#""a'b\"c\\""#),
+            ("\0\x07\x08\t\n\x0b\x0c\r\x1b\x7f", r#""\x00\a\b\t\n\v\f\r\x1b\x7f""#),
+            ("\u{308}a\u{308}é世😀\u{fffd}", "\"\u{308}a\u{308}é世😀\u{fffd}\""),
+            ("\u{85}\u{a0}\u{200b}\u{2028}\u{e0001}", r#""\u0085\u00a0\u200b\u2028\U000e0001""#),
+        ] {
+            assert_eq!(quoted(text), expected);
+        }
     }
 
     #[test]

@@ -115,16 +115,10 @@ pub(super) fn list(group: ApiGroup, data: &[u8], list: &mut EventList) -> Result
     })
 }
 
-/// LIMIT: times outside the years 0 to 9999, which JSON cannot represent, are moved to the ends of that range.
-const SECONDS_MIN: i64 = -62_167_219_200;
-const SECONDS_MAX: i64 = 253_402_300_799;
-const MICROS_MIN: i64 = SECONDS_MIN * 1_000_000;
-const MICROS_MAX: i64 = SECONDS_MAX * 1_000_000 + 999_999;
-
 /// Decodes a `metav1.Time`. Ignores the nanoseconds.
 pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), Fault> {
-    let seconds = timestamp(data)?.map(|(seconds, _nanos)| seconds.clamp(SECONDS_MIN, SECONDS_MAX));
-    *slot = seconds.map(Time).filter(|&time| time != Time::ZERO);
+    let time = timestamp(data)?.map(|(seconds, _nanos)| Time(seconds).within_years());
+    *slot = time.filter(|&time| time != Time::ZERO);
     Ok(())
 }
 
@@ -133,8 +127,7 @@ pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), Fault> {
 fn micro_time(data: &[u8], slot: &mut Option<MicroTime>) -> Result<(), Fault> {
     *slot = timestamp(data)?.map(|(seconds, nanos)| {
         // Go truncates towards zero. Nanoseconds beyond one second carry, also into the range of years and out of it.
-        let micros = seconds.saturating_mul(1_000_000).saturating_add(i64::from(nanos / 1_000));
-        MicroTime(micros.clamp(MICROS_MIN, MICROS_MAX))
+        MicroTime(seconds.saturating_mul(1_000_000).saturating_add(i64::from(nanos / 1_000))).within_years()
     });
     Ok(())
 }

@@ -38,16 +38,26 @@ impl TimeError {
 /// Seconds from 0001-01-01T00:00:00Z (Go's zero time) to 1970-01-01T00:00:00Z, negative.
 pub(crate) const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
 
+/// LIMIT: the years 0 to 9999 in seconds since 1970. Times outside them are moved to the ends, because Go writes them so
+/// that it does not read them again: `10000-01-01T00:00:00Z`. An offset from UTC can lead there, and protobuf.
+const SECONDS_MIN: i64 = -62_167_219_200;
+const SECONDS_MAX: i64 = 253_402_300_799;
+
 impl Time {
     /// Go's zero time, `0001-01-01T00:00:00Z`, which the API treats as not set.
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS);
+
+    /// Returns the nearest time in the years 0 to 9999.
+    pub(super) fn within_years(self) -> Self {
+        Self(self.0.clamp(SECONDS_MIN, SECONDS_MAX))
+    }
 
     /// Parses RFC 3339 as Go does, and truncates any fraction.
     ///
     /// # Errors
     /// For a text that is not a time.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
-        let time = parse::parse(text, parse::Layout::Seconds).map(|(seconds, _micros)| Self(seconds));
+        let time = parse::parse(text, parse::Layout::Seconds).map(|(seconds, _micros)| Self(seconds).within_years());
         time.ok_or_else(|| TimeError::new(text, "2026-01-02T15:04:05Z"))
     }
 
@@ -68,13 +78,19 @@ impl MicroTime {
     /// Go's zero time.
     pub const ZERO: Self = Self(ZERO_TIME_SECONDS * 1_000_000);
 
+    /// Returns the nearest time in the years 0 to 9999.
+    pub(super) fn within_years(self) -> Self {
+        Self(self.0.clamp(SECONDS_MIN * 1_000_000, SECONDS_MAX * 1_000_000 + 999_999))
+    }
+
     /// Parses RFC 3339 with exactly six digits of fraction, as Go does.
     ///
     /// # Errors
     /// For a text that is not such a time.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
         let time = parse::parse(text, parse::Layout::Micros);
-        let time = time.map(|(seconds, micros)| Self(seconds * 1_000_000 + micros));
+        let micros = time.map(|(seconds, micros)| seconds.saturating_mul(1_000_000).saturating_add(micros));
+        let time = micros.map(|micros| Self(micros).within_years());
         time.ok_or_else(|| TimeError::new(text, "2026-01-02T15:04:05.000000Z"))
     }
 

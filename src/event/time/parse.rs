@@ -10,10 +10,13 @@ pub(super) enum Layout {
     Micros,
 }
 
+/// LIMIT: digits of a year; Go's last one is 292277026596.
+const YEAR_DIGITS_MAX: usize = 12;
+
 /// Returns seconds since 1970 and microseconds of the second.
 pub(super) fn parse(text: &str, layout: Layout) -> Option<(i64, i64)> {
     let mut parser = Parser { rest: text.as_bytes() };
-    let year = parser.number(4)?;
+    let year = parser.year()?;
     parser.byte(b'-')?;
     let month = parser.number(2).filter(|month| (1..=12).contains(month))?;
     parser.byte(b'-')?;
@@ -56,6 +59,16 @@ impl Parser<'_> {
         }
         self.rest = rest;
         Some(number.iter().fold(0, |number, digit| number.saturating_mul(10).saturating_add(i64::from(digit & 15))))
+    }
+
+    /// Parses the year; also one before 0 or after 9999, as Go writes it.
+    // DIFFERENCE(apiserver): Go does not read what it has written there. One such event of another client would make a
+    // whole list unreadable.
+    fn year(&mut self) -> Option<i64> {
+        let is_negative = self.byte(b'-').is_some();
+        let digits = self.rest.iter().position(|byte| !byte.is_ascii_digit())?;
+        let year = self.number(digits).filter(|_| (4..=YEAR_DIGITS_MAX).contains(&digits))?;
+        Some(if is_negative { year.saturating_neg() } else { year })
     }
 
     fn skip_fraction(&mut self) {
@@ -103,7 +116,7 @@ const fn days_in(month: i64, year: i64) -> i64 {
 }
 
 /// Converts a proleptic Gregorian date to days since 1970-01-01 (Howard Hinnant's `days_from_civil`).
-#[expect(clippy::arithmetic_side_effects, reason = "year is at most 9999, month and day are in range")]
+#[expect(clippy::arithmetic_side_effects, reason = "a year has at most 12 digits, month and day are in range")]
 const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let shifted_year = if month <= 2 { year - 1 } else { year };
     let era = shifted_year.div_euclid(400);
@@ -143,6 +156,24 @@ mod tests {
         check("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z");
     }
 
+    /// Regression: such a time was written so that nothing could read it, not even the spool.
+    #[test]
+    fn times_outside_the_years_0_to_9999_are_moved_to_the_ends() {
+        let check = |text: &str, shown: &str| assert_eq!(Time::parse(text).unwrap().to_string(), shown, "{text}");
+        check("9999-12-31T23:59:59-00:01", "9999-12-31T23:59:59Z");
+        check("0000-01-01T00:00:00+24:60", "0000-01-01T00:00:00Z");
+        // As Go writes events of other clients.
+        check("10000-02-29T00:00:00Z", "9999-12-31T23:59:59Z");
+        check("292277026596-12-04T15:30:07Z", "9999-12-31T23:59:59Z");
+        check("-0001-12-31T23:59:59Z", "0000-01-01T00:00:00Z");
+        check("-0004-02-29T00:00:00Z", "0000-01-01T00:00:00Z");
+        check("-292277022399-01-01T00:00:00Z", "0000-01-01T00:00:00Z");
+        let micros = |text: &str| MicroTime::parse(text).unwrap().to_string();
+        assert_eq!(micros("9999-12-31T23:59:59.000001-01:00"), "9999-12-31T23:59:59.999999Z");
+        assert_eq!(micros("0000-01-01T00:00:00.000001+01:00"), "0000-01-01T00:00:00.000000Z");
+        assert_eq!(micros("999999999999-01-01T00:00:00.000001Z"), "9999-12-31T23:59:59.999999Z");
+    }
+
     #[test]
     fn micros_need_six_digits() {
         let check = |text: &str, shown: &str| assert_eq!(MicroTime::parse(text).unwrap().to_string(), shown, "{text}");
@@ -173,6 +204,8 @@ mod tests {
             "2024-05-01T10:00:00+01:61",
             "2024-05-01T10:00:00+0100",
             "2024-5-01T10:00:00Z",
+            "24-05-01T10:00:00Z",
+            "--2024-05-01T10:00:00Z",
             "é",
         ] {
             assert_eq!(

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::str::FromStr;
 
 use crate::event::ApiGroup;
-use crate::event::json::{FieldValidation, StrictFault};
+use crate::event::json::{self, FieldValidation, StrictFault};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
@@ -198,19 +198,10 @@ fn check_field_manager(manager: &str, faults: &mut Faults) {
         faults.push("FieldValueTooLong", "fieldManager", format!("must have at most {FIELD_MANAGER_MAX} bytes"));
     }
     // DIFFERENCE(apiserver): the apiserver reports all such letters.
-    for letter in manager.chars().filter(|letter| !is_print(*letter)).take(FAULTS_MAX) {
+    for letter in manager.chars().filter(|letter| !json::is_printable(*letter)).take(FAULTS_MAX) {
         let message = format!("must have printable characters only, found U+{:04X}", u32::from(letter));
         faults.push("FieldValueInvalid", "fieldManager", message);
     }
-}
-
-/// Approximates Go's `unicode.IsPrint` with the standard library: `escape_debug` keeps printable letters. After another
-/// letter it keeps combining marks too.
-fn is_print(letter: char) -> bool {
-    if letter.is_ascii() {
-        return !letter.is_ascii_control();
-    }
-    !format!("a{letter}").escape_debug().to_string().contains('\\')
 }
 
 /// Parses the options of a list or a deletecollection.

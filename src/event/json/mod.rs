@@ -17,7 +17,7 @@ use serde_json::error::Category;
 pub(crate) use list::write_list_meta;
 pub use list::{EventList, Many, list_from_json, write_list};
 pub(super) use text::lossy;
-pub use text::repaired;
+pub use text::{is_printable, repaired};
 pub(super) use tree::tree;
 pub(crate) use write::{array as write_array, escape, object_meta as write_meta, text as write_text};
 pub use write::{write_item, write_json};

@@ -50,10 +50,13 @@ pub(super) fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Whether Go prints a character as it is. Rust has that table too, but at the beginning of a text it also escapes
-/// combining characters.
-fn is_printable(character: char) -> bool {
-    character == '\'' || ['a', character].iter().collect::<String>().escape_debug().nth(1) == Some(character)
+/// Whether Go prints a character as it is (`unicode.IsPrint`), as far as the standard library knows: `escape_debug` keeps
+/// printable characters, and combining ones after another character.
+pub fn is_printable(character: char) -> bool {
+    if character.is_ascii() {
+        return !character.is_ascii_control();
+    }
+    ['a', character].iter().collect::<String>().escape_debug().nth(1) == Some(character)
 }
 
 /// Replaces each escaped half of a surrogate pair by U+FFFD; `None` if there is none.

@@ -41,11 +41,12 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection>
     }
 }
 
-/// Waits until a deleted record is removed from the spool, so that no crash restores it.
-pub(super) async fn forgotten(face: &Face) {
+/// Waits until the spool has a record as a client has deleted or replaced it, so that no crash restores its earlier
+/// state.
+pub(super) async fn followed(face: &Face) {
     // A degraded spool keeps its last state for an unknown time.
     let Some(spool) = face.0.spool.as_ref().filter(|spool| !spool.is_degraded()) else { return };
-    // LIMIT: the request timeout; the upstream has deleted the record in any case.
+    // LIMIT: the request timeout; the upstream has deleted or replaced the record in any case.
     let _in_time = tokio::time::timeout(face.0.settings.request_timeout, spool.durable()).await;
 }
 

@@ -10,6 +10,7 @@
 use std::num::NonZeroUsize;
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret, LruMap};
@@ -101,6 +102,17 @@ pub(super) struct Growth {
 /// Returns a client's own count: that of the series, or `count`; 1 if an event has neither.
 pub(super) fn line(event: &Event) -> i64 {
     conversion::occurrences(event).into()
+}
+
+/// Whether a member of a patch sets a client's own count.
+pub(super) fn is_line(member: &str) -> bool {
+    matches!(member, "count" | "deprecatedCount" | "series")
+}
+
+/// Returns whether a document that is merged into an event sets the count or the series.
+pub(super) fn stated(document: &Value) -> Line {
+    let has_line = document.as_object().is_some_and(|members| members.keys().any(|member| is_line(member)));
+    if has_line { Line::Stated } else { Line::Unstated }
 }
 
 /// Returns the total of a posted event: the count of its series or its `count`, whichever is larger.

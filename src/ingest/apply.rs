@@ -10,10 +10,9 @@ use serde_json::Value;
 use super::asked::Asked;
 use super::options::{self, Options};
 use super::rejection::StatusError;
-use super::{Face, decode, update, yaml};
+use super::{Face, ack, aliases, decode, update, yaml};
 use crate::access::Extent;
 use crate::event::json;
-use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::{ApplyOptions, Updated};
 
@@ -52,12 +51,13 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
     if !dry_run {
         face.limit(caller, namespace, None).map_err(Status::from).inspect_err(note)?;
     }
+    let line = aliases::stated(&document);
     let merging = {
         let (face, namespace, name) = (face.clone(), namespace.to_owned(), name.to_owned());
         async move { put(&face, &namespace, &name, document, &options).await }
     };
     let updated = face.to_the_end(merging).await.inspect_err(note)?;
-    Ok(update::answer(face, asked, form, updated, dry_run))
+    Ok(update::answer(face, asked, form, updated, (!dry_run).then_some(line)))
 }
 
 async fn put(
@@ -79,7 +79,8 @@ async fn put(
     }
     let updated = upstream.apply(namespace, &stored_name, &document, options).await?;
     if !options.dry_run {
-        held.follow(&updated.event, Line::Stated);
+        held.follow(&updated.event, aliases::stated(&document));
+        ack::followed(face).await;
     }
     Ok(updated)
 }

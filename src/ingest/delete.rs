@@ -33,7 +33,7 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
         async move {
             let deleted = delete_one(&face, &namespace, &name, &options).await;
             if deleted.is_ok() && !options.dry_run {
-                ack::forgotten(&face).await;
+                ack::followed(&face).await;
             }
             deleted
         }
@@ -180,7 +180,7 @@ async fn delete_listed(
         }
         face.0.aliases.remove(namespace, name);
     }
-    ack::forgotten(face).await;
+    ack::followed(face).await;
     Ok(list)
 }
 

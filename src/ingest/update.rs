@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::asked::Asked;
 use super::form::Form;
 use super::rejection::StatusError;
-use super::{Face, decode, options, respond};
+use super::{Face, ack, decode, options, respond};
 use crate::access::Extent;
 use crate::event::{Event, validate};
 use crate::outbox::Line;
@@ -51,18 +51,21 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
         async move { put(&face, event, &name, &update).await }
     };
     let updated = face.to_the_end(putting).await.inspect_err(note)?;
-    Ok(answer(face, asked, form, updated, options.dry_run))
+    Ok(answer(face, asked, form, updated, (!options.dry_run).then_some(Line::Stated)))
 }
 
-/// Answers a PUT or an apply with the updated record, under the client's name.
-pub(super) fn answer(face: &Face, asked: &Asked, form: Form, updated: Updated, dry_run: bool) -> Response {
+/// Answers a PUT or an apply with the updated record, under the client's name. `line` is `None` for a dry run.
+pub(super) fn answer(face: &Face, asked: &Asked, form: Form, updated: Updated, line: Option<Line>) -> Response {
     let Updated { event: mut stored, created } = updated;
     stored.metadata.name = asked.name.as_str().into();
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
     let response = respond::event(form, code, &stored, None);
-    if !dry_run {
+    match line {
+        // The client's next patches count on from its own total.
+        Some(Line::Unstated) => face.0.aliases.relabel(&asked.namespace, &asked.name, &stored, Line::Unstated),
         // The client's next patches count on from this state.
-        face.0.aliases.insert(&stored);
+        Some(Line::Stated) => face.0.aliases.insert(&stored),
+        None => {}
     }
     response
 }
@@ -76,6 +79,7 @@ async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions)
     let updated = upstream.update(event, options).await?;
     if !options.dry_run {
         held.follow(&updated.event, Line::Stated);
+        ack::followed(face).await;
     }
     Ok(updated)
 }

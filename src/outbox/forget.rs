@@ -2,7 +2,7 @@
 //! continues from the stored event. So an owed write never overwrites a deletion.
 
 use super::fold::FIRST_DIGEST;
-use super::record::Phase;
+use super::record::{Phase, Record};
 use super::stand::{Call, Held, IfMissing, Stand, Then};
 use super::{Outbox, Ticket, tag};
 use crate::clock::Now;
@@ -17,6 +17,22 @@ pub enum Line {
     Stated,
     /// It changes other members.
     Unstated,
+}
+
+impl Record {
+    /// Removes and returns the waiting occurrences that `stored`, with a client's `count`, includes: those in its tag, and
+    /// as many as its count is above the written one; all if it is below. Others have arrived since the client has read
+    /// the event, or it has read the event upstream.
+    fn take_included(&mut self, stored: &Event, count: i32) -> Occurrences {
+        let waiting = self.waiting().total();
+        let own = self.tag.as_ref().and_then(|own| tag::count(stored, own)).unwrap_or(0);
+        let arrived = own.saturating_sub(self.settled()).min(waiting);
+        let written = i64::from(self.event.count) - i64::try_from(waiting - arrived).unwrap_or(i64::MAX);
+        let included = u64::try_from(i64::from(count) - written).map_or(waiting, |more| arrived + more);
+        let mut taken = self.pending.take_first(included);
+        taken.merge(self.later.take_first(included - taken.total()));
+        taken
+    }
 }
 
 impl Outbox {
@@ -101,33 +117,35 @@ impl Outbox {
     }
 
     /// Continues from `stored`, by which a client has replaced the record upstream. With a count it includes the waiting
-    /// occurrences, because GET had shown them. Returns the change of the count and the occurrences that it has written;
-    /// `None` if the record is not in the outbox.
+    /// occurrences that GET had shown. Without a count it may show a write in doubt, so the record is read before the next
+    /// write. Returns the change of the count and the occurrences that it has written; `None` if the record is
+    /// not in the outbox.
     pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<(i32, Occurrences)> {
         self.note(id);
         let count = self.counted(stored);
         let record = self.records.get_mut(&id)?;
+        // Without tags, a patch in doubt leaves no trace in the stand.
+        let is_untagged_in_doubt = record.tag.is_none() && record.sent.tag > record.settled();
+        let is_in_doubt = line == Line::Unstated && (record.in_doubt() > 0 || is_untagged_in_doubt);
         let written = match line {
-            Line::Stated => {
-                let mut written = record.pending.take();
-                written.merge(record.later.take());
-                written
-            }
+            Line::Stated => record.take_included(stored, count),
             Line::Unstated => Occurrences::default(),
         };
         let waiting = i32::try_from(record.waiting().total()).unwrap_or(i32::MAX);
-        let count_with_waiting = count.saturating_add(waiting);
+        let count_with_waiting = if is_in_doubt { record.event.count } else { count.saturating_add(waiting) };
         let moved = count_with_waiting.saturating_sub(record.event.count);
         let last_timestamp = record.event.last_timestamp.max(stored.last_timestamp);
         record.event = Event { count: count_with_waiting, last_timestamp, type_meta: None, ..stored.clone() };
-        let own = record.tag.as_ref();
-        let held = Held {
-            version: stored.metadata.resource_version.clone(),
-            count: count.into(),
-            tag: record.settled(),
-            expired_tags: own.map_or_else(Vec::new, |own| tag::expired(stored, own, now)),
-        };
-        record.stand = Stand::On(held);
+        if !is_in_doubt {
+            let own = record.tag.as_ref();
+            record.stand = Stand::On(Held {
+                version: stored.metadata.resource_version.clone(),
+                count: count.into(),
+                // A PUT may bring back an older tag.
+                tag: own.and_then(|own| tag::count(stored, own)).unwrap_or_else(|| record.settled()),
+                expired_tags: own.map_or_else(Vec::new, |own| tag::expired(stored, own, now)),
+            });
+        }
         let size = record.event.approximate_size();
         self.bytes.replace(record.size, size);
         record.size = size;

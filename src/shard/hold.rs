@@ -107,7 +107,7 @@ impl Shard {
     }
 
     /// Follows a replacement of the record by `stored`. Waiting occurrences are added to its count. If the client
-    /// stated the number of occurrences, that number includes those that GET had shown it.
+    /// stated a number of occurrences, only those that it does not include.
     pub fn follow(&mut self, handle: &Handle, stored: &Event, line: Line, now: Now) {
         let count = self.outbox.counted(stored);
         let moved = match self.outbox.rebase(handle.record, stored, line, now) {
@@ -125,10 +125,11 @@ impl Shard {
             resource_version: stored.metadata.resource_version.clone(),
             first_timestamp: stored.first_timestamp,
             count_moved: moved,
+            // A PUT may bring back an older tag.
             tag: self
                 .outbox
-                .settled(handle.record)
-                .unwrap_or_else(|| self.outbox.tag_count(handle.record, stored).unwrap_or(0)),
+                .tag_count(handle.record, stored)
+                .unwrap_or_else(|| self.outbox.settled(handle.record).unwrap_or(0)),
         };
         self.tell(handle, &settled);
         self.outbox.resume(handle.record, now);

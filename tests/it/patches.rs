@@ -1,11 +1,12 @@
 //! PATCH of correlated events; `tests/api` replays the recorded answers of a real apiserver.
 
 use eventweir::clock::Clock;
+use eventweir::ledger::Why;
 use serde_json::{Value, json};
 
 use super::support::app::{APISERVER, Program, start, start_before};
 use super::support::events::{START, event, plain};
-use super::support::fake::FakeApiserver;
+use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{Client, EVENTS, json as json_of};
 
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -297,4 +298,141 @@ async fn options_and_media_types_are_refused_in_the_apiservers_order() {
         assert_eq!(reply.status, code, "{query} {headers:?}");
     }
     assert_eq!(program.stop().await.ledger.total_rejected(), 0);
+}
+
+/// Fault: they counted twice. The patched event already showed the write whose answer was lost.
+#[tokio::test]
+async fn a_change_of_a_record_whose_write_is_in_doubt_counts_its_occurrences_once() {
+    let label = json!({"metadata": {"labels": {"team": "a"}}});
+    let replace = json!([{"op": "add", "path": "/metadata/labels", "value": {"team": "b"}}]);
+    for (written_before, writes) in [(0, "exact"), (1, "exact"), (0, "plain"), (1, "plain")] {
+        for (kind, body) in [(STRATEGIC, &label), (MERGE, &label), (JSON, &replace)] {
+            let fake = FakeApiserver::manual();
+            let yaml = format!("outbox: {{coalesceInterval: 0s}}\nupstream: {{writes: {writes}}}\n");
+            let program = start_before(&fake, &yaml).await;
+            let client = &mut program.client().await;
+            let first = plain();
+            for _ in 0..written_before {
+                client.post(&first).await;
+                program.until("it is written", || fake.shown() == 1).await;
+            }
+            fake.fail_next(&[Fault::After(500)]);
+            client.post(&first).await;
+            program.until("it waits", || program.balance().waiting[Why::Retry as usize] == 1).await;
+            assert_eq!(fake.shown(), written_before + 1);
+            assert_eq!(patch(client, &first.metadata.name, kind, body).await.0, 200);
+            program.settle().await;
+            assert_eq!(fake.shown(), written_before + 1, "{kind} {writes} after {written_before}");
+            client.post(&first).await;
+            program.settle().await;
+            assert_eq!(fake.shown(), written_before + 2, "{kind} {writes} after {written_before}");
+            assert_eq!(program.stop().await.ledger.total_written(), written_before + 2);
+        }
+    }
+}
+
+/// Fault: the occurrences that waited were missing, and so were the client's next ones. The apply was taken for one that
+/// states the count.
+#[tokio::test]
+async fn an_apply_without_a_count_adds_and_removes_no_occurrences() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "outbox: {coalesceInterval: 1m}\n").await;
+    let client = &mut program.client().await;
+    let events = [plain(), plain()];
+    client.post(&events[0]).await;
+    program.until("it is written", || fake.shown() == 1).await;
+    client.post(&events[1]).await;
+    let [my_name, your_name] = events.map(|event| event.metadata.name.to_string());
+    assert_eq!(patch(client, &your_name, STRATEGIC, &json!({"count": 4})).await.0, 200);
+    assert_eq!((fake.shown(), program.balance().total_waiting()), (1, 4));
+    let labels = json!({"team": "a"});
+    let document = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": your_name, "labels": labels}});
+    let path = format!("{EVENTS}/{your_name}?fieldManager=me");
+    let reply = client.send("PATCH", &path, &[("Content-Type", APPLY)], document.to_string().as_bytes()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    program.settle().await;
+    assert_eq!(fake.shown(), 5);
+    // Each client counts on from its own total.
+    for (name, count) in [(my_name, 2), (your_name, 5)] {
+        assert_eq!(patch(client, &name, STRATEGIC, &json!({"count": count})).await.0, 200);
+    }
+    program.settle().await;
+    assert_eq!(fake.shown(), 7);
+    assert_eq!(program.stop().await.ledger.total_written(), 7);
+}
+
+/// Fault: it added the occurrences that the PUT had included. The tag of the event is older than its count.
+#[tokio::test]
+async fn a_write_in_doubt_after_a_put_adds_only_its_own_occurrences() {
+    for fault in [Fault::Before(500), Fault::After(500)] {
+        for waits in [false, true] {
+            let fake = FakeApiserver::manual();
+            let program = start_before(&fake, "outbox: {coalesceInterval: 1m}\n").await;
+            let client = &mut program.client().await;
+            let first = plain();
+            client.post(&first).await;
+            program.until("it is written", || fake.shown() == 1).await;
+            for _ in 0..4 {
+                client.post(&first).await;
+            }
+            let path = format!("{EVENTS}/{}", first.metadata.name);
+            let shown = client.get(&path).await.json();
+            assert_eq!((&shown["count"], fake.shown()), (&json!(5), 1));
+            let headers = [("Content-Type", "application/json")];
+            assert_eq!(client.send("PUT", &path, &headers, shown.to_string().as_bytes()).await.status, 200);
+            if !waits {
+                program.settle().await;
+            }
+            fake.fail_next(&[fault]);
+            client.post(&first).await;
+            program.settle().await;
+            assert_eq!(fake.shown(), 6, "{fault:?} {waits}");
+            program.stop().await;
+        }
+    }
+}
+
+/// Fault: they counted twice. The patch had written them, and they still waited.
+#[tokio::test]
+async fn a_patch_of_an_event_that_is_not_stored_writes_its_occurrences_once() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "correlation: {burstSize: 1, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    let waiting = event("node-1", "web-0", "Pulled", "pulled");
+    for _ in 0..2 {
+        client.post(&waiting).await;
+    }
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    assert_eq!(patch(client, &waiting.metadata.name, STRATEGIC, &label).await.0, 200);
+    client.post(&waiting).await;
+    // The drain writes what waits.
+    assert_eq!(program.stop().await.ledger.total_written(), 4);
+    assert_eq!(fake.shown(), 4);
+}
+
+/// Fault: occurrences that waited were missing, although the client had not seen them.
+#[tokio::test]
+async fn a_put_keeps_the_waiting_occurrences_that_its_count_does_not_include() {
+    let fake = FakeApiserver::manual();
+    for (count, expected) in [(1, 5), (2, 5), (4, 5), (5, 5), (7, 7)] {
+        let program = start_before(&fake, "outbox: {coalesceInterval: 1m}\n").await;
+        let client = &mut program.client().await;
+        let first = plain();
+        client.post(&first).await;
+        program.until("it is written", || fake.shown() == 1).await;
+        for _ in 0..4 {
+            client.post(&first).await;
+        }
+        let path = format!("{EVENTS}/{}", first.metadata.name);
+        let mut shown = client.get(&path).await.json();
+        assert_eq!((&shown["count"], fake.shown()), (&json!(5), 1));
+        shown["count"] = json!(count);
+        let headers = [("Content-Type", "application/json")];
+        assert_eq!(client.send("PUT", &path, &headers, shown.to_string().as_bytes()).await.status, 200);
+        program.settle().await;
+        assert_eq!(fake.shown(), expected, "{count}");
+        assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
+        assert_eq!(program.stop().await.ledger.total_written(), 5, "{count}");
+    }
 }

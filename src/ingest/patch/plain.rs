@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event};
-use crate::ingest::Face;
 use crate::ingest::rejection::as_asked;
+use crate::ingest::{Face, ack, aliases};
 use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
@@ -50,17 +50,18 @@ async fn on_record(
     };
     let stored_name = held.name();
     let patch = renamed(patch, name, &stored_name);
-    let patched = match upstream.patch(namespace, &stored_name, &patch, options).await {
+    let (patched, line) = match upstream.patch(namespace, &stored_name, &patch, options).await {
         Err(status) if status.code == 404 => {
             // Not yet created upstream. A client can patch an event whose create was answered with 201.
             let owed = told.as_ref().and_then(|told| shards.find(told)).and_then(|found| found.unsettled);
             let owed = owed.ok_or(status)?;
-            write_patched(face, &owed, &patch, options).await
+            (write_patched(face, &owed, &patch, options).await, Line::Stated)
         }
-        answer => answer,
+        answer => (answer, line(&patch)),
     };
     let patched = under(name, &stored_name, patched)?;
-    held.follow(&patched.event, line(&patch));
+    held.follow(&patched.event, line);
+    ack::followed(face).await;
     Ok(patched)
 }
 
@@ -129,15 +130,12 @@ fn under(name: &str, stored_name: &str, answer: Result<Patched, Status>) -> Resu
 /// Returns whether the patch sets the count or the series.
 fn line(patch: &ClientPatch) -> Line {
     let document: Value = serde_json::from_slice(&patch.body).unwrap_or_default();
-    let is_line = |member: &str| matches!(member, "count" | "deprecatedCount" | "series");
     let stated = match (patch.patch_type, &document) {
         (PatchType::Json, Value::Array(operations)) => operations.iter().any(|operation| {
             let path = operation["path"].as_str().unwrap_or_default();
-            is_line(path.split('/').nth(1).unwrap_or_default())
+            aliases::is_line(path.split('/').nth(1).unwrap_or_default())
         }),
-        (PatchType::Merge | PatchType::StrategicMerge, Value::Object(members)) => {
-            members.keys().any(|member| is_line(member))
-        }
+        (PatchType::Merge | PatchType::StrategicMerge, document) => return aliases::stated(document),
         _ => false,
     };
     if stated { Line::Stated } else { Line::Unstated }

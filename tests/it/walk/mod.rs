@@ -251,6 +251,7 @@ impl Walk {
         assert_eq!(reply.status, 200, "{name}: {}", reply.text());
         let mut event = reply.json();
         event["count"] = json!(count);
+        let stored = model::shown(&self.fake.events())[kind];
         let headers = [("Content-Type", "application/json")];
         let reply = self.client.send("PUT", &path, &headers, event.to_string().as_bytes()).await;
         if reply.status == 409 {
@@ -258,7 +259,7 @@ impl Walk {
             return;
         }
         assert!([200, 201].contains(&reply.status), "{name}: {}", reply.text());
-        self.model.put(name, kind, count);
+        self.model.put(name, kind, count, stored);
     }
 
     async fn delete(&mut self, name: &str, answer: Answer) {

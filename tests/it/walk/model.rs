@@ -172,9 +172,12 @@ impl Model {
         self.told.insert((name.to_owned(), line(kind)));
     }
 
-    /// Notes a PUT of the event that GET has shown for the name.
-    pub(super) fn put(&mut self, name: &str, kind: KindId, count: i32) {
-        self.live[kind] = count.into();
+    /// Notes a PUT of the event that GET has shown for the name, while the upstream showed `stored` occurrences. A count
+    /// from there to what GET has shown leaves the others waiting.
+    pub(super) fn put(&mut self, name: &str, kind: KindId, count: i32, stored: i64) {
+        if !(stored..=self.live[kind]).contains(&count.into()) {
+            self.live[kind] = count.into();
+        }
         self.known.insert(name.to_owned(), Known { kind, total: count, has_series: false });
         self.told.insert((name.to_owned(), line(kind)));
     }

@@ -32,7 +32,7 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
         let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
         async move {
             let deleted = delete_one(&face, &namespace, &name, &options).await;
-            if deleted.is_ok() && !options.dry_run {
+            if !options.dry_run {
                 ack::followed(&face).await;
             }
             deleted

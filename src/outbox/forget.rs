@@ -105,6 +105,7 @@ impl Outbox {
     /// Ends a pause after a client's DELETE that got no answer: the record is read first, and forgotten if it is gone.
     /// Returns `false` for a record that the upstream is not known to hold, which can be forgotten at once.
     pub fn doubt(&mut self, id: RecordId, now: Now) -> bool {
+        self.note(id);
         let Some(record) = self.records.get_mut(&id) else { return false };
         let (Stand::On(held) | Stand::Unsure { held, .. }) = &record.stand else { return false };
         record.stand = Stand::Unsure { held: held.clone(), if_missing: IfMissing::Forget };

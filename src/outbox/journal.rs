@@ -44,6 +44,8 @@ pub struct Entry {
     pub later: Occurrences,
     /// Number of the owed occurrences that the client was allowed to create itself (admission).
     pub carried: u64,
+    /// Whether a client's DELETE got no answer, and the record was not read since.
+    pub may_be_deleted: bool,
     /// Client lines for the occurrences under the tag.
     pub lines: Vec<ClientLine>,
     /// How far clients have counted with the later occurrences too.
@@ -186,6 +188,7 @@ impl Outbox {
                 record.sent = Mark { count: count.saturating_add(carried), tag: entry.settled + entry.carried };
                 Stand::Carried { until: now.mono.after(LIMBO) }
             }
+            (true, _) if entry.may_be_deleted => Stand::Unsure { held, if_missing: IfMissing::Forget },
             (true, true) => Stand::Unsure { held, if_missing: IfMissing::Create },
             (true, false) => Stand::On(held),
             (false, _) => Stand::Sent { until: now.mono.after(LIMBO) },
@@ -249,6 +252,7 @@ impl Outbox {
             owed: record.unsettled(),
             later: record.later,
             carried: if matches!(record.stand, Stand::Carried { .. }) { record.in_doubt() } else { 0 },
+            may_be_deleted: matches!(record.stand, Stand::Unsure { if_missing: IfMissing::Forget, .. }),
             lines: record.lines.to_vec(),
             later_lines: record.later_lines.to_vec(),
         }

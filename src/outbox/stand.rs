@@ -400,6 +400,8 @@ fn found_untagged(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
         Stand::Taken { loss: Some(loss), .. } => (Stand::Nowhere, Effect::Lost(loss)),
         Stand::Taken { .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
         Stand::Waiting { then, .. } => carried_out(then),
+        // A client has deleted it, and another event has its name.
+        Stand::Unsure { .. } if !seen.is_alike => (Stand::Nowhere, Effect::Forget),
         Stand::Unsure { .. } | Stand::On(_) => (Stand::On(seen.held), Effect::Again),
         Stand::Nowhere | Stand::Sent { .. } | Stand::Unwanted(_) | Stand::Carried { .. } => (stand, Effect::Again),
     }

@@ -34,7 +34,8 @@ impl Shard {
         let settings = policy.select(&entry.event);
         let record = RecordId(self.next_record);
         self.next_record += 1;
-        if !entry.kind.folds() {
+        // After a client's DELETE without an answer, the next occurrence begins a new record.
+        if !entry.kind.folds() && !entry.may_be_deleted {
             let secret = self.secret;
             let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret));
             let before = correlator.tracked_keys();

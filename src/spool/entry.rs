@@ -50,6 +50,8 @@ struct Head {
     #[serde(default)]
     carried: u64,
     #[serde(default)]
+    may_be_deleted: bool,
+    #[serde(default)]
     lines: Vec<Line>,
     #[serde(default)]
     later_lines: Vec<Line>,
@@ -113,6 +115,7 @@ pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
         owed: numbers(entry.owed),
         later: numbers(entry.later),
         carried: entry.carried,
+        may_be_deleted: entry.may_be_deleted,
         lines: entry.lines.iter().map(from_line).collect(),
         later_lines: entry.later_lines.iter().map(from_line).collect(),
     };
@@ -153,6 +156,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Found> {
         owed: occurrences(head.owed),
         later: occurrences(head.later),
         carried: head.carried,
+        may_be_deleted: head.may_be_deleted,
         lines: head.lines.into_iter().map(to_line).collect(),
         later_lines: head.later_lines.into_iter().map(to_line).collect(),
     };
@@ -244,6 +248,7 @@ mod tests {
             owed: Occurrences::of(WrittenAs::Counted, 3),
             later: Occurrences::of(WrittenAs::Combined, 2),
             carried: 1,
+            may_be_deleted: true,
             lines: vec![ClientLine { name: "web-0.2".into(), checksum: u32::MAX, total: 5 }],
             later_lines: vec![ClientLine { name: "web-0.3".into(), checksum: 0, total: 1 }],
         }
@@ -264,7 +269,14 @@ mod tests {
             r#""stored":true,"tally":4,"writer":"tally.eventweir/a.1","digest":false,"varies":true}"#,
         );
         let (lines, later_lines) = (Vec::new(), Vec::new());
-        let expected = Entry { later: Occurrences::default(), carried: 0, lines, later_lines, ..entry("m") };
+        let expected = Entry {
+            later: Occurrences::default(),
+            carried: 0,
+            may_be_deleted: false,
+            lines,
+            later_lines,
+            ..entry("m")
+        };
         let mut body = [head.as_bytes(), b"\n"].concat();
         json::write_item(ApiGroup::Core, &expected.event, &mut body);
         let length = u32::try_from(body.len()).unwrap().to_le_bytes();

@@ -245,21 +245,27 @@ async fn a_waiting_record_cannot_be_changed_while_another_one_has_its_name() {
     program.stop().await;
 }
 
-/// Regression: it was created again under another name.
+/// Regression: it was created again under another name. With plain writes, the other event got its count.
 #[tokio::test]
 async fn a_record_in_doubt_about_its_delete_is_forgotten_if_its_name_is_used_again() {
-    let (fake, program, first) = written("").await;
-    let client = &mut program.client().await;
-    fake.fail_next(&[Fault::After(500)]);
-    assert_eq!(client.send("DELETE", &format!("{EVENTS}/{}", first.metadata.name), &[], b"").await.status, 500);
-    // The record is read at its next write.
-    let mut other = event("node-1", "web-1", "BackOff", "restarting");
-    other.metadata.name = first.metadata.name;
-    client.post(&other).await;
-    program.settle().await;
-    let stored = fake.events();
-    assert_eq!((stored.len(), stored[0].involved_object.name.as_str()), (1, "web-1"));
-    program.stop().await;
+    for (writes, waiting) in [("exact", 0), ("exact", 2), ("plain", 2)] {
+        let yaml = format!("outbox: {{coalesceInterval: 1m}}\nupstream: {{writes: {writes}}}\n");
+        let (fake, program, first) = written(&yaml).await;
+        let client = &mut program.client().await;
+        for _ in 0..waiting {
+            client.post(&first).await;
+        }
+        fake.fail_next(&[Fault::After(500)]);
+        assert_eq!(client.send("DELETE", &format!("{EVENTS}/{}", first.metadata.name), &[], b"").await.status, 500);
+        // The record is read at its next write.
+        let mut other = event("node-1", "web-1", "BackOff", "restarting");
+        other.metadata.name = first.metadata.name;
+        client.post(&other).await;
+        program.settle().await;
+        let stored = fake.events();
+        assert_eq!((stored.len(), stored[0].involved_object.name.as_str(), stored[0].count), (1, "web-1", 1));
+        assert_eq!(deleted(&program.stop().await), waiting);
+    }
 }
 
 #[tokio::test]
@@ -414,4 +420,41 @@ async fn no_crash_counts_again_what_a_put_has_included() {
     program.settle().await;
     assert_eq!(fake.shown(), 2);
     program.stop().await;
+}
+
+/// Fault: the next process created the deleted event again, with all its occurrences.
+#[tokio::test]
+async fn no_crash_restores_a_record_whose_delete_got_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    for fault in [Fault::After(500), Fault::Before(503)] {
+        let [spool, copy] = ["spool", "copy"].map(|name| folder.path().join(format!("{name}{fault:?}")));
+        let yaml = |dir: &std::path::Path| {
+            // Only a waiting client triggers a commit, and only the first occurrence has a token.
+            let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
+            spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
+        };
+        let fake = FakeApiserver::manual();
+        let program = start_before(&fake, &yaml(&spool)).await;
+        let client = &mut program.client().await;
+        let first = plain();
+        client.post(&first).await;
+        program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+        let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
+        assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&first)).await.status, 201);
+        // The read of what became of it needs a token too.
+        fake.fail_next(&[fault]);
+        let path = format!("{EVENTS}/{}", first.metadata.name);
+        assert!(client.send("DELETE", &path, &[], b"").await.status >= 500);
+        // The state after a crash.
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
+        program.app.stop().await;
+        let program = start_before(&fake, &yaml(&copy)).await;
+        program.client().await.post(&first).await;
+        program.settle().await;
+        program.stop().await;
+        // Of the deleted event, only the occurrence after the DELETE is shown.
+        let expected = if fault == Fault::After(500) { 1 } else { 3 };
+        assert_eq!(fake.shown(), expected, "{fault:?}");
+    }
 }

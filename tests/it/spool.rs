@@ -32,6 +32,7 @@ fn entry(record: u64, count: i32) -> Entry {
         later_lines: Vec::new(),
         later: Occurrences::default(),
         carried: 0,
+        may_be_deleted: false,
     }
 }
 

@@ -254,15 +254,20 @@ impl FakeApiserver {
         self.events().iter().map(|event| u64::try_from(conversion::occurrences(event)).unwrap()).sum()
     }
 
-    /// Adds occurrences to an event as another writer.
-    pub(crate) fn count_on(&self, event: &Event, more: i32) {
+    /// Changes an event as another writer.
+    pub(crate) fn change(&self, event: &Event, change: impl Fn(&mut Event)) {
         let mut state = self.0.lock();
         let now = state.clock.now();
-        let count = |event: &mut Event| {
-            event.count += more;
+        let change = |event: &mut Event| {
+            change(event);
             Ok(())
         };
-        state.store.update(&event.metadata.namespace, &event.metadata.name, now, count).unwrap();
+        state.store.update(&event.metadata.namespace, &event.metadata.name, now, change).unwrap();
+    }
+
+    /// Adds occurrences to an event as another writer.
+    pub(crate) fn count_on(&self, event: &Event, more: i32) {
+        self.change(event, |event| event.count += more);
     }
 
     /// Replaces an event by a new one of the same name, content and this count, as another writer.

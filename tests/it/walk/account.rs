@@ -34,6 +34,12 @@ struct Tally {
     is_unread: bool,
     /// Whether this process has counted on the record.
     is_counted_here: bool,
+    /// Whether this process has restored the record from its spool.
+    is_restored: bool,
+    /// What deleted records showed. A process may create one of them again with its count.
+    remembered: Vec<i64>,
+    /// Whether the process does not know the record any more, after a DELETE without an answer.
+    is_unknown: bool,
 }
 
 #[derive(Debug, Default)]
@@ -135,26 +141,63 @@ impl Account {
         self.used.insert(of);
         let tally = &mut self.kinds[kind];
         if let Some(gone) = tally.gone.take() {
-            tally.others = if tally.is_counted_here || !tally.is_known_gone { gone } else { 0 };
+            let is_certain = tally.is_counted_here || !tally.is_known_gone;
+            tally.others = if is_certain { gone } else { 0 };
+            if tally.is_restored && !is_certain {
+                tally.remembered.push(gone);
+            }
             tally.is_known_gone = false;
         }
+        tally.is_unknown = false;
         tally.own += i64::from(brought);
         tally.is_counted_here = true;
         tally.log.push((tally.own, name.to_owned(), total));
     }
 
-    /// Notes a DELETE of a client's name that has deleted the records of these kinds.
-    pub(super) fn delete(&mut self, name: &str, kinds: &[KindId]) {
+    /// Notes a DELETE that has deleted the records of these kinds.
+    pub(super) fn delete(&mut self, kinds: &[KindId]) {
         for kind in kinds {
             self.forget_lines(*kind);
-            self.kinds[*kind] = Tally::default();
+            let remembered = std::mem::take(&mut self.kinds[*kind].remembered);
+            self.kinds[*kind] = Tally { remembered, ..Tally::default() };
         }
+    }
+
+    /// The process of a client has forgotten its name.
+    pub(super) fn forget(&mut self, name: &str) {
         self.aliases.remove(name);
         self.clients.remove(name);
     }
 
+    /// A DELETE of the record of a kind has got no answer.
+    pub(super) fn lose_sight(&mut self, kind: KindId) {
+        self.kinds[kind].is_unknown = true;
+    }
+
+    /// Whether a process may not find the record of a kind under another name than its own.
+    pub(super) fn is_unknown(&self, kind: KindId) -> bool {
+        self.kinds[kind].is_unknown
+    }
+
+    /// Another replica may create the deleted record of a kind again, with the count that it showed.
+    pub(super) fn remembered_elsewhere(&mut self, kind: KindId, shown: i64) {
+        self.kinds[kind].remembered.push(shown);
+    }
+
+    /// Notes that a client has set the count of the event of its name, while the upstream showed `stored`. A count from
+    /// there to what GET has shown leaves the others waiting.
+    pub(super) fn set(&mut self, name: &str, kind: KindId, count: i32, stored: i64) {
+        let live = self.live(kind);
+        let live = if (stored..=live).contains(&count.into()) { live } else { count.into() };
+        self.forget_lines(kind);
+        self.kinds[kind] = Tally { own: live, is_counted_here: true, ..Tally::default() };
+        self.clients.insert(name.to_owned(), Client { kind, total: count, has_series: false });
+        self.unsure.insert((name.to_owned(), line(kind)));
+        self.used.insert((name.to_owned(), line(kind)));
+    }
+
     /// Marks the lines on the record of a kind as lines without a promise.
-    fn forget_lines(&mut self, kind: KindId) {
+    pub(super) fn forget_lines(&mut self, kind: KindId) {
         let log = std::mem::take(&mut self.kinds[kind].log);
         self.unsure.extend(log.into_iter().map(|(_, name, _)| (name, line(kind))));
     }
@@ -170,17 +213,23 @@ impl Account {
     pub(super) fn delete_upstream(&mut self, kind: KindId, name: &str, waiting: u64) {
         self.forget_lines(kind);
         let own = i64::try_from(waiting).unwrap();
-        let (shown, is_counted_here) = (self.live(kind) - own, self.kinds[kind].is_counted_here);
+        let Tally { is_counted_here, is_restored, .. } = self.kinds[kind];
+        let shown = self.live(kind) - own;
         let ghost = Some((name.to_owned(), shown));
         // With a write that waits, the record is created again with its whole count; otherwise by the next one.
         let (others, gone) = if waiting > 0 { (shown, None) } else { (0, Some(shown)) };
-        self.kinds[kind] = Tally { own, others, ghost, gone, is_counted_here, ..Tally::default() };
+        self.kinds[kind] = Tally { own, others, ghost, gone, is_counted_here, is_restored, ..Tally::default() };
     }
 
     /// Adjusts the account to a record that was deleted by another writer, and whose name another event has taken.
     pub(super) fn settle(&mut self, kind: KindId, shown: i64, is_taken: impl Fn(&str) -> bool) {
         let live = self.live(kind);
         let tally = &mut self.kinds[kind];
+        if live > 0 && tally.remembered.contains(&(shown - live)) {
+            tally.remembered.clear();
+            tally.others = shown - tally.own;
+            return;
+        }
         if tally.gone.is_some() {
             return;
         }
@@ -208,7 +257,7 @@ impl Account {
 
     /// The next process has restored a waiting record of a kind.
     pub(super) fn restore(&mut self, kind: KindId) {
-        self.kinds[kind].is_counted_here = true;
+        self.kinds[kind].is_restored = true;
     }
 
     /// A process has ended, and its clients' names are forgotten. `shown` is what the upstream shows of each kind, if
@@ -218,7 +267,7 @@ impl Account {
         for kind in 0..KINDS.len() {
             let tally = &mut self.kinds[kind];
             (tally.gone, tally.is_known_gone, tally.is_unread) = (None, false, false);
-            tally.is_counted_here = false;
+            (tally.is_counted_here, tally.is_restored) = (false, false);
             let Some(shown) = shown.map(|shown| shown[kind]) else { continue };
             assert!(shown <= tally.own + tally.others, "{kind}: {shown} {tally:?}");
             if shown == 0 {

@@ -6,6 +6,7 @@ mod account;
 mod lives;
 mod model;
 mod process;
+mod sums;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

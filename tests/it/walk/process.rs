@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use eventweir::access::{self, Access};
-use eventweir::correlator::{self, KeySecret};
+use eventweir::correlator::{self, KeySecret, Policy};
 use eventweir::deliver::{self, GateSettings, Monitor};
 use eventweir::event::Event;
 use eventweir::event_log::EventLog;
@@ -41,10 +41,25 @@ pub(super) enum Writes {
 #[derive(Debug, Clone)]
 pub(super) struct Setup {
     pub(super) replicas: usize,
+    pub(super) shards: NonZeroUsize,
     /// Whether each process has a spool, and acknowledges occurrences as durable.
     pub(super) spool: bool,
     pub(super) writes: Writes,
-    pub(super) burst: u32,
+    pub(super) settings: shard::Settings,
+    pub(super) policy: Policy,
+}
+
+impl Setup {
+    /// Returns settings under which nothing folds, with budgets of `burst` tokens.
+    pub(super) fn plain(burst: u32) -> (shard::Settings, Policy) {
+        let outbox = outbox::Settings {
+            digest_after: 1000,
+            digest_max_age: Duration::from_secs(30 * 86_400),
+            ..outbox::Settings::default()
+        };
+        let base = correlator::Settings { burst_size: burst, qps: 0.2, group: None, ..Default::default() };
+        (shard::Settings { outbox, ..shard::Settings::default() }, policy(base))
+    }
 }
 
 pub(super) struct Process {
@@ -83,15 +98,8 @@ impl Process {
         let beginning =
             setup.spool.then(|| Beginning::new(medium(), Duration::from_millis(10), secret, &registry).unwrap());
         let secret = beginning.as_ref().map_or(secret, Beginning::secret);
-        let outbox = outbox::Settings {
-            digest_after: 1000,
-            digest_max_age: Duration::from_secs(30 * 86_400),
-            ..outbox::Settings::default()
-        };
-        let settings = shard::Settings { outbox, ..shard::Settings::default() };
-        let policy =
-            policy(correlator::Settings { burst_size: setup.burst, qps: 0.2, group: None, ..Default::default() });
-        let shards = Shards::new(NonZeroUsize::MIN, &settings, policy, clock.clone(), secret, rng.u64(..));
+        let shards =
+            Shards::new(setup.shards, &setup.settings, setup.policy.clone(), clock.clone(), secret, rng.u64(..));
         if setup.writes == Writes::Exact {
             shards.identify(&format!("{:032x}", rng.u128(..)));
         }
@@ -184,8 +192,9 @@ impl Process {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Ends the process in order, as `App::stop` does, and writes what waits until the time limit.
-    pub(super) async fn end(mut self, limit: Duration) {
+    /// Ends the process in order, as `App::stop` does, and writes what waits until the time limit. Returns its final
+    /// balance.
+    pub(super) async fn end(mut self, limit: Duration) -> Balance {
         if !limit.is_zero() {
             self.monitor.drain();
             self.shards.drain();
@@ -205,7 +214,8 @@ impl Process {
         if !kept {
             self.shards.abandon();
         }
-        self.balance();
+        let balance = self.balance();
         while self.tasks.join_next().await.is_some() {}
+        balance
     }
 }

@@ -1,7 +1,10 @@
 //! A random walk across lives: processes that are killed and started again, with and without a spool, a disk that fills
 //! up, two replicas, and other writers at the API server. After it, the upstream shows what the documents promise.
 
+mod changes;
+
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +24,11 @@ use super::account::Account;
 use super::model::{KINDS, KindId, NameId, Style, kind_of, series, shown};
 use super::process::{Process, Reply, Setup, Writes};
 use super::{BATCH, Message, STRATEGIC_MERGE};
+use changes::{Annotations, Answer, Form, Set};
 
 const JSON: &str = "application/json";
+const JSON_PATCH: &str = "application/json-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
 /// Longest time after which a request without an answer is executed.
 const LATE: u64 = 60;
 
@@ -50,8 +56,25 @@ enum Step {
         growth: i32,
         message: Message,
     },
+    /// POSTs a name so often, and DELETEs it at a replica.
     Delete {
+        replica: usize,
         name: NameId,
+        posts: usize,
+        answer: Answer,
+    },
+    /// Sets a label under a name at a replica.
+    Label {
+        replica: usize,
+        name: NameId,
+        form: Form,
+    },
+    /// POSTs a name so often, and sets its count.
+    Set {
+        name: NameId,
+        posts: usize,
+        set: Set,
+        form: Form,
     },
     Pass {
         milliseconds: u64,
@@ -83,6 +106,7 @@ enum Step {
     Edit {
         kind: KindId,
         more: i32,
+        annotations: Annotations,
     },
     /// Another writer deletes a record.
     DeleteUpstream {
@@ -133,6 +157,10 @@ fn step() -> impl Strategy<Value = Step> {
     let message = prop::sample::select(vec![Message::Kept, Message::Changed]);
     let ending = prop::sample::select(vec![Ending::Drain, Ending::Leave]);
     let room = prop::sample::select(vec![Room::None, Room::Some]);
+    let answer = prop::sample::select(vec![Answer::Given, Answer::Lost, Answer::Refused]);
+    let form = || prop::sample::select(vec![Form::Strategic, Form::Merge, Form::Json, Form::Apply, Form::Put]);
+    let set = prop_oneof![Just(Set::Shown), Just(Set::Stored), (1..9_i32).prop_map(Set::To)];
+    let annotations = prop_oneof![3 => Just(Annotations::Kept), 1 => Just(Annotations::Dropped)];
     prop_oneof![
         8 => (name(), kind(), more).prop_map(|(name, kind, more)| Step::Post { name, kind, more }),
         2 => (kind(), 1..4_i32).prop_map(|(kind, total)| Step::PostGenerated { kind, total }),
@@ -140,7 +168,11 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(replica, events)| Step::Batch { replica, events }),
         5 => (name(), 0..3_i32, message)
             .prop_map(|(name, growth, message)| Step::Patch { name, growth, message }),
-        1 => name().prop_map(|name| Step::Delete { name }),
+        2 => (replica(), name(), 0..3_usize, answer)
+            .prop_map(|(replica, name, posts, answer)| Step::Delete { replica, name, posts, answer }),
+        2 => (replica(), name(), form()).prop_map(|(replica, name, form)| Step::Label { replica, name, form }),
+        1 => (name(), 0..4_usize, set, form())
+            .prop_map(|(name, posts, set, form)| Step::Set { name, posts, set, form }),
         5 => prop::sample::select(vec![1, 20, 700, 3_000, 11_000, 70_000])
             .prop_map(|milliseconds| Step::Pass { milliseconds }),
         1 => Just(Step::Settle),
@@ -150,14 +182,18 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (replica(), ending).prop_map(|(replica, ending)| Step::End { replica, ending }),
         1 => any::<bool>().prop_map(Step::Reach),
         1 => (replica(), room).prop_map(|(replica, room)| Step::Fill { replica, room }),
-        1 => (kind(), -1..3_i32).prop_map(|(kind, more)| Step::Edit { kind, more }),
+        2 => (kind(), -1..3_i32, annotations)
+            .prop_map(|(kind, more, annotations)| Step::Edit { kind, more, annotations }),
         1 => kind().prop_map(|kind| Step::DeleteUpstream { kind }),
         1 => (kind(), 1..5_i32).prop_map(|(kind, count)| Step::CreateUpstream { kind, count }),
     ]
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    let setup = |replicas, spool, writes, burst| Setup { replicas, spool, writes, burst };
+    let setup = |replicas, spool, writes, burst| {
+        let (settings, policy) = Setup::plain(burst);
+        Setup { replicas, shards: NonZeroUsize::MIN, spool, writes, settings, policy }
+    };
     prop_oneof![
         3 => (any::<bool>(), prop::sample::select(vec![2, 1000]))
             .prop_map(move |(spool, burst)| setup(1, spool, Writes::Exact, burst)),
@@ -170,6 +206,8 @@ struct Walk {
     setup: Setup,
     fake: FakeApiserver,
     faults: Arc<Mutex<VecDeque<Fault>>>,
+    /// Fault of the next DELETE.
+    deletes: Arc<Mutex<Option<Fault>>>,
     rng: fastrand::Rng,
     disks: Vec<Disk>,
     processes: Vec<Option<Process>>,
@@ -183,8 +221,12 @@ impl Walk {
     fn begin(setup: Setup, seed: u64) -> Self {
         let fake = FakeApiserver::new(Clock::simulated(START));
         let faults = Arc::new(Mutex::new(VecDeque::new()));
-        let planned = Arc::clone(&faults);
+        let deletes = Arc::new(Mutex::new(None));
+        let (planned, planned_of_deletes) = (Arc::clone(&faults), Arc::clone(&deletes));
         fake.plan(move |seen| {
+            if seen.method == Method::DELETE {
+                return planned_of_deletes.lock().take().unwrap_or(Fault::None);
+            }
             let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
             let fault = if is_write { planned.lock().pop_front() } else { None };
             // Only a create may find its name taken.
@@ -195,6 +237,7 @@ impl Walk {
             setup,
             fake,
             faults,
+            deletes,
             rng: fastrand::Rng::with_seed(seed),
             disks: (0..replicas).map(|_| Disk::default()).collect(),
             processes: (0..replicas).map(|_| None).collect(),
@@ -247,7 +290,15 @@ impl Walk {
             }
             Step::Batch { replica, events } => self.post_batch(self.replica(replica), &events).await,
             Step::Patch { name, growth, message } => self.patch(&self.name(name), growth, message).await,
-            Step::Delete { name } => self.delete(&self.name(name)).await,
+            Step::Delete { replica, name, posts, answer } => {
+                self.delete(self.replica(replica), &self.name(name), posts, answer).await;
+            }
+            Step::Label { replica, name, form } => {
+                self.label(self.replica(replica), &self.name(name), form).await;
+            }
+            Step::Set { name, posts, set, form } if !self.is_plain() => {
+                self.set(&self.name(name), posts, set, form).await;
+            }
             Step::Pass { milliseconds } => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
             Step::Settle => self.settle().await,
             // With plain writes a late patch sets the count back.
@@ -258,12 +309,14 @@ impl Walk {
             Step::End { replica, ending } => self.end(self.replica(replica), ending).await,
             Step::Reach(up) => self.fake.set_up(up),
             Step::Fill { replica, room } => self.fill(self.replica(replica), room).await,
-            Step::Edit { kind, more } if !self.is_plain() => self.edit(kind, more),
+            Step::Edit { kind, more, annotations } if !self.is_plain() => {
+                self.put_upstream(kind, more, annotations).await;
+            }
             Step::DeleteUpstream { kind } if self.setup.replicas == 1 && !self.is_plain() => self.delete_upstream(kind),
             Step::CreateUpstream { kind, count } if self.setup.replicas == 1 && !self.is_plain() => {
                 self.create_upstream(kind, count);
             }
-            Step::Edit { .. } | Step::DeleteUpstream { .. } | Step::CreateUpstream { .. } => {}
+            Step::Set { .. } | Step::Edit { .. } | Step::DeleteUpstream { .. } | Step::CreateUpstream { .. } => {}
         }
     }
 
@@ -328,25 +381,6 @@ impl Walk {
         }
     }
 
-    /// DELETEs a name, where it is clear which records that means.
-    async fn delete(&mut self, name: &str) {
-        self.settle().await;
-        let stored = self.fake.events();
-        let own = stored.iter().find(|event| event.metadata.name == name).map(kind_of);
-        let known = self.account.known(name).map(|known| known.kind).filter(|kind| self.account.live(*kind) > 0);
-        let kinds: Vec<KindId> = own.into_iter().chain(known).collect();
-        let number = |kind: KindId| stored.iter().filter(|event| kind_of(event) == kind).count();
-        let is_gone = (0..KINDS.len()).any(|kind| self.account.is_gone(kind));
-        if self.setup.replicas > 1 || is_gone || self.fake.is_taken(name) || kinds.iter().any(|kind| number(*kind) > 1)
-        {
-            return;
-        }
-        let path = format!("{EVENTS}/{name}");
-        let reply = self.process(0).send("DELETE", &path, JSON, String::new()).await;
-        assert_eq!(reply.status, if kinds.is_empty() { 404 } else { 200 }, "{name}: {}", reply.text);
-        self.account.delete(name, &kinds);
-    }
-
     fn watch(&mut self, replica: usize) {
         self.processes[replica].as_mut().unwrap().watch();
         self.account.watch();
@@ -401,7 +435,8 @@ impl Walk {
             self.rest().await;
         }
         let process = self.processes[replica].take().unwrap();
-        process.end(if ending == Ending::Drain { Duration::from_secs(1000) } else { Duration::ZERO }).await;
+        let limit = if ending == Ending::Drain { Duration::from_secs(1000) } else { Duration::ZERO };
+        let _balance = process.end(limit).await;
         self.start_again(replica).await;
     }
 
@@ -438,21 +473,17 @@ impl Walk {
         pending.iter().filter(|(event, _)| kind_of(event) == kind).map(|(_, number)| number).sum()
     }
 
-    fn edit(&mut self, kind: KindId, more: i32) {
-        let stored = self.fake.events();
-        let Some(event) = stored.iter().find(|event| kind_of(event) == kind && event.count + more > 0) else { return };
-        self.fake.count_on(event, more);
-        self.account.edit(&event.metadata.name, kind, more);
-    }
-
     fn delete_upstream(&mut self, kind: KindId) {
-        let Some(event) = self.only(kind).filter(|_| !self.account.is_unread(kind)) else { return };
+        // After a DELETE without an answer, a missing record is taken for the one that it has deleted.
+        let is_known = !self.account.is_unread(kind) && !self.account.is_unknown(kind);
+        let Some(event) = self.only(kind).filter(|_| is_known) else { return };
         self.fake.delete(&event);
         self.account.delete_upstream(kind, &event.metadata.name, self.waiting(kind));
     }
 
     fn create_upstream(&mut self, kind: KindId, count: i32) {
-        let Some(event) = self.only(kind).filter(|_| KINDS[kind].style == Style::Old) else { return };
+        let is_known = !self.account.is_unknown(kind);
+        let Some(event) = self.only(kind).filter(|_| is_known && KINDS[kind].style == Style::Old) else { return };
         // Until an answer has shown that annotations are kept, the count shows what has arrived.
         let is_proven = self.process(0).balance().ledger.total_written() > 0;
         if !is_proven || self.setup.spool && self.waiting(kind) > 0 {
@@ -506,7 +537,8 @@ impl Walk {
     async fn get(&self, name: &str) {
         let Some(known) = self.account.known(name) else { return };
         // A replica may not have read what the other one has written.
-        if self.setup.replicas > 1 || self.account.live(known.kind) == 0 || self.only(known.kind).is_none() {
+        let is_found = self.account.live(known.kind) > 0 && !self.account.is_unknown(known.kind);
+        if self.setup.replicas > 1 || !is_found || self.only(known.kind).is_none() {
             return;
         }
         let reply = self.process(self.home(name)).send("GET", &format!("{EVENTS}/{name}"), JSON, String::new()).await;

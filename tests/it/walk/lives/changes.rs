@@ -1,0 +1,199 @@
+//! What a client, or another writer, does to records that exist: DELETE, PUT, apply, and patches that are no
+//! occurrences.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::super::super::support::fake::Fault;
+use super::super::super::support::http::EVENTS;
+use super::super::STRATEGIC_MERGE;
+use super::super::model::{KINDS, KindId, Style, kind_of, shown};
+use super::{APPLY, JSON, JSON_PATCH, Walk};
+
+/// A request that changes an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Strategic,
+    Merge,
+    Json,
+    Apply,
+    Put,
+}
+
+/// The count that a client sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Set {
+    /// What GET has shown it.
+    Shown,
+    /// What the upstream shows.
+    Stored,
+    /// This many.
+    To(i32),
+}
+
+/// The upstream's answer to a DELETE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    Given,
+    /// The event is deleted, but the answer is lost.
+    Lost,
+    /// The request is not executed.
+    Refused,
+}
+
+/// What another writer does to the annotations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Annotations {
+    Kept,
+    Dropped,
+}
+
+impl Walk {
+    /// Sets a label under a name at any replica, whatever waits or is in doubt.
+    pub(super) async fn label(&mut self, replica: usize, name: &str, form: Form) {
+        let path = format!("{EVENTS}/{name}");
+        let labels = json!({ "team": format!("{}", self.rng.u8(..)) });
+        let (content_type, body) = match form {
+            Form::Strategic => (STRATEGIC_MERGE, json!({ "metadata": { "labels": labels } })),
+            Form::Merge | Form::Put => ("application/merge-patch+json", json!({ "metadata": { "labels": labels } })),
+            Form::Json => (JSON_PATCH, json!([{ "op": "add", "path": "/metadata/labels", "value": labels }])),
+            Form::Apply => {
+                // An apply creates an event that does not exist.
+                if !self.fake.events().iter().any(|event| event.metadata.name == name) {
+                    return;
+                }
+                (APPLY, json!({ "apiVersion": "v1", "kind": "Event", "metadata": { "name": name, "labels": labels } }))
+            }
+        };
+        let path = if form == Form::Apply { format!("{path}?fieldManager=me") } else { path };
+        let before = self.fake.events();
+        let _any_answer = self.process(replica).send("PATCH", &path, content_type, body.to_string()).await;
+        // An event that was not stored is written as it is, without the lines of its clients.
+        for event in self.fake.events() {
+            if !before.iter().any(|known| known.metadata.name == event.metadata.name) {
+                self.account.forget_lines(kind_of(&event));
+            }
+        }
+    }
+
+    /// POSTs occurrences under a name, and sets the count of its event at once.
+    pub(super) async fn set(&mut self, name: &str, posts: usize, set: Set, form: Form) {
+        self.settle().await;
+        let Some(kind) = self.account.known(name).map(|known| known.kind) else { return };
+        if KINDS[kind].style == Style::New
+            || self.only(kind).is_none()
+            || self.fake.is_taken(name)
+            || self.account.is_unknown(kind)
+        {
+            return;
+        }
+        for replica in 0..self.setup.replicas {
+            self.watch(replica);
+        }
+        for _ in 0..posts {
+            self.post(name, kind, 1).await;
+        }
+        // What can be written is written.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let (replica, path) = (self.home(name), format!("{EVENTS}/{name}"));
+        let reply = self.process(replica).send("GET", &path, JSON, String::new()).await;
+        assert_eq!(reply.status, 200, "{name}: {}", reply.text);
+        let (mut event, stored) = (reply.json(), shown(&self.fake.events())[kind]);
+        let count = match set {
+            Set::Shown => i32::try_from(event["count"].as_i64().unwrap()).unwrap(),
+            Set::Stored => i32::try_from(stored).unwrap(),
+            Set::To(count) => count,
+        };
+        event["count"] = json!(count);
+        let (method, content_type, path, body) = match form {
+            Form::Put | Form::Strategic | Form::Merge => ("PUT", JSON, path, event),
+            Form::Json => ("PATCH", JSON_PATCH, path, json!([{ "op": "add", "path": "/count", "value": count }])),
+            Form::Apply => {
+                let metadata = json!({ "name": name });
+                let body = json!({ "apiVersion": "v1", "kind": "Event", "metadata": metadata, "count": count });
+                ("PATCH", APPLY, format!("{path}?fieldManager=me"), body)
+            }
+        };
+        let reply = self.process(replica).send(method, &path, content_type, body.to_string()).await;
+        assert_eq!(reply.status, 200, "{name}: {}", reply.text);
+        self.account.set(name, kind, count, stored);
+    }
+
+    /// POSTs occurrences under a name and DELETEs it, where it is clear which records that means.
+    pub(super) async fn delete(&mut self, replica: usize, name: &str, posts: usize, answer: Answer) {
+        self.settle().await;
+        for replica in 0..self.setup.replicas {
+            self.watch(replica);
+        }
+        let stored = self.fake.events();
+        let own = stored.iter().find(|event| event.metadata.name == name).map(kind_of);
+        let is_home = self.home(name) == replica;
+        let known = self.account.known(name).map(|known| known.kind).filter(|kind| self.account.live(*kind) > 0);
+        let known = known.filter(|kind| !self.account.is_unknown(*kind));
+        let mut kinds: Vec<KindId> = own.into_iter().chain(known.filter(|_| is_home)).collect();
+        kinds.dedup();
+        let number = |kind: KindId| stored.iter().filter(|event| kind_of(event) == kind).count();
+        let is_gone = (0..KINDS.len()).any(|kind| self.account.is_gone(kind));
+        let is_clear = self.setup.replicas == 1 || self.setup.spool;
+        if !is_clear || is_gone || self.fake.is_taken(name) || kinds.iter().any(|kind| number(*kind) > 1) {
+            return;
+        }
+        // With plain writes, a record that its process does not know any more is not told from another writer's.
+        if answer != Answer::Given && (kinds.len() != 1 || self.is_plain()) {
+            return;
+        }
+        if let Some(kind) = known.filter(|_| is_home && answer != Answer::Given) {
+            for _ in 0..posts {
+                self.post(name, kind, 1).await;
+            }
+        }
+        *self.deletes.lock() = match answer {
+            Answer::Given => None,
+            Answer::Lost => Some(Fault::After(500)),
+            Answer::Refused => Some(Fault::Before(503)),
+        };
+        let reply = self.process(replica).send("DELETE", &format!("{EVENTS}/{name}"), JSON, String::new()).await;
+        let was_met = self.deletes.lock().take().is_none();
+        match answer {
+            Answer::Given => {
+                assert_eq!(reply.status, if kinds.is_empty() { 404 } else { 200 }, "{name}: {}", reply.text);
+                self.account.delete(&kinds);
+                if is_home {
+                    self.account.forget(name);
+                }
+            }
+            Answer::Lost => {
+                assert!(was_met && reply.status >= 500, "{name}: {}", reply.text);
+                self.account.delete(&kinds);
+            }
+            Answer::Refused => {
+                assert!(was_met && reply.status >= 500, "{name}: {}", reply.text);
+                kinds.iter().for_each(|kind| self.account.lose_sight(*kind));
+            }
+        }
+        if self.setup.replicas > 1 && answer != Answer::Refused {
+            kinds.iter().for_each(|kind| self.account.remembered_elsewhere(*kind, shown(&stored)[*kind]));
+        }
+    }
+
+    /// Another writer replaces an event.
+    pub(super) async fn put_upstream(&mut self, kind: KindId, more: i32, annotations: Annotations) {
+        if annotations == Annotations::Dropped {
+            // It is not known how much of a write in doubt such an event includes.
+            self.settle().await;
+        }
+        let stored = self.fake.events();
+        let Some(event) = stored.iter().find(|event| kind_of(event) == kind && event.count + more > 0) else { return };
+        self.fake.change(event, |event| {
+            event.count += more;
+            if let (Annotations::Dropped, Some(rare)) = (annotations, &mut event.metadata.rare) {
+                rare.annotations.clear();
+            }
+        });
+        self.account.edit(&event.metadata.name, kind, more);
+        if annotations == Annotations::Dropped {
+            self.account.forget_lines(kind);
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! A random walk through what changes the number of records: digests, storm records, combined events, drains with a
+//! deadline, and reloads of the configuration. After it, the sum of all counts upstream is what was posted.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use eventweir::correlator::{self, Matches, Naming, Pattern, Policy, Rate, Rule, Suppression};
+use eventweir::ledger::Ledger;
+use eventweir::outbox::{self, GroupSettings, LostReason};
+use eventweir::shard;
+use http::Method;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::super::support::disk::Disk;
+use super::super::support::events::START;
+use super::super::support::fake::{FakeApiserver, Fault};
+use super::BATCH;
+use super::process::{Process, Setup, Writes};
+
+const JSON: &str = "application/json";
+/// Longest time after which a request without an answer is executed.
+const LATE: u64 = 60;
+
+/// An event of a step. Few of each, so that records are met again.
+#[derive(Debug, Clone, Copy)]
+struct Posted {
+    name: usize,
+    object: usize,
+    message: usize,
+    is_warning: bool,
+    is_new: bool,
+    /// Whether the reason is one that a rule may match.
+    is_special: bool,
+}
+
+impl Posted {
+    const fn path(self) -> &'static str {
+        if self.is_new { "/apis/events.k8s.io/v1/namespaces/shop/events" } else { "/api/v1/namespaces/shop/events" }
+    }
+
+    fn body(self) -> Value {
+        let object = json!({ "kind": "Pod", "name": format!("web-{}", self.object), "namespace": "shop" });
+        let (metadata, time) =
+            (json!({ "name": format!("n{}", self.name), "namespace": "shop" }), "2026-03-01T08:00:00");
+        let message = format!("message {}", self.message);
+        let reason = if self.is_special { "Special" } else { "BackOff" };
+        let kind = if self.is_warning { "Warning" } else { "Normal" };
+        if self.is_new {
+            json!({
+                "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": metadata, "regarding": object,
+                "reason": reason, "note": message, "type": kind, "action": "Restart",
+                "reportingController": "kubelet", "reportingInstance": "node-1", "eventTime": format!("{time}.000000Z"),
+            })
+        } else {
+            json!({
+                "metadata": metadata, "involvedObject": object, "reason": reason, "message": message, "type": kind,
+                "source": { "component": "kubelet", "host": "node-1" }, "count": 1,
+                "firstTimestamp": format!("{time}Z"), "lastTimestamp": format!("{time}Z"),
+            })
+        }
+    }
+}
+
+/// A configuration.
+#[derive(Debug, Clone, Copy)]
+struct Tuning {
+    burst: u32,
+    group: Option<Rate>,
+    ceiling: Option<Rate>,
+    suppression: Suppression,
+    /// Suppression of special events, by a rule.
+    special: Option<Suppression>,
+    max_events: usize,
+    naming: Naming,
+    digest_after: usize,
+    digest_age: u64,
+    fold_after: u64,
+    coalesce: u64,
+}
+
+impl Tuning {
+    fn policy(self) -> Policy {
+        let base = correlator::Settings {
+            burst_size: self.burst,
+            qps: 0.05,
+            group: self.group,
+            suppression: self.suppression,
+            max_events: NonZeroUsize::new(self.max_events).unwrap(),
+            naming: self.naming,
+            ..correlator::Settings::default()
+        };
+        let rule = |suppression| {
+            let settings = Arc::new(correlator::Settings { suppression, ..base.clone() });
+            let matches = Matches { reason: vec![Pattern::Exact("Special".into())], ..Matches::default() };
+            Rule { matches, settings }
+        };
+        Policy { rules: self.special.map(rule).into_iter().collect(), base: Arc::new(base) }
+    }
+
+    fn settings(self) -> shard::Settings {
+        let fold_after = Duration::from_secs(self.fold_after);
+        let groups = GroupSettings { ceiling: self.ceiling, fold_after, ..GroupSettings::default() };
+        let outbox = outbox::Settings {
+            digest_after: self.digest_after,
+            digest_max_age: Duration::from_secs(self.digest_age),
+            coalesce_interval: Duration::from_millis(self.coalesce),
+            max_age: Duration::from_secs(30 * 86_400),
+            groups,
+            ..outbox::Settings::default()
+        };
+        shard::Settings { outbox, ..shard::Settings::default() }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Post {
+        replica: usize,
+        event: Posted,
+    },
+    /// POSTs events of these objects at once.
+    Storm {
+        replica: usize,
+        event: Posted,
+        objects: usize,
+    },
+    Batch {
+        replica: usize,
+        events: Vec<Posted>,
+    },
+    Pass {
+        milliseconds: u64,
+    },
+    Settle,
+    Fail(Fault),
+    Watch {
+        replica: usize,
+    },
+    Kill {
+        replica: usize,
+    },
+    /// Ends a process in order, with this time to write what waits.
+    End {
+        replica: usize,
+        milliseconds: u64,
+    },
+    Reach(bool),
+    Reload {
+        replica: usize,
+        tuning: Tuning,
+    },
+}
+
+fn posted() -> impl Strategy<Value = Posted> {
+    let is = any::<(bool, bool, bool)>();
+    (0..5_usize, 0..4_usize, 0..4_usize, is).prop_map(|(name, object, message, (is_warning, is_new, is_special))| {
+        Posted { name, object, message, is_warning, is_new, is_special }
+    })
+}
+
+fn tuning() -> impl Strategy<Value = Tuning> {
+    let suppression = || prop_oneof![3 => Just(Suppression::Defer), 1 => Just(Suppression::Drop)];
+    let special = prop_oneof![2 => Just(None), 1 => suppression().prop_map(Some)];
+    let rate = |burst| prop::sample::select(vec![None, Some(Rate { qps: 0.2, burst })]);
+    let naming = prop::sample::select(vec![Naming::Client, Naming::Deterministic]);
+    let limits = (
+        prop::sample::select(vec![1, 3, 1000]),
+        prop::sample::select(vec![2, 4, 10]),
+        prop::sample::select(vec![1, 3, 1000]),
+        prop::sample::select(vec![5, 100, 100_000]),
+        prop::sample::select(vec![1, 10]),
+        prop::sample::select(vec![0, 1000]),
+    );
+    (limits, rate(2), rate(5), suppression(), special, naming).prop_map(
+        |(
+            (burst, max_events, digest_after, digest_age, fold_after, coalesce),
+            group,
+            ceiling,
+            suppression,
+            special,
+            naming,
+        )| {
+            Tuning {
+                burst,
+                group,
+                ceiling,
+                suppression,
+                special,
+                max_events,
+                naming,
+                digest_after,
+                digest_age,
+                fold_after,
+                coalesce,
+            }
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let replica = || 0..2_usize;
+    let fault = prop::sample::select(vec![
+        Fault::Before(500),
+        Fault::After(500),
+        Fault::After(504),
+        Fault::ResetAfter,
+        Fault::GarbledAfter,
+        Fault::TooMany(None),
+        Fault::Hang,
+        Fault::HangAfter,
+        Fault::LateAfter(1),
+        Fault::LateAfter(12),
+        Fault::LateAfter(LATE),
+    ]);
+    let milliseconds = prop::sample::select(vec![0, 5, 25, 300, 12_000]);
+    prop_oneof![
+        8 => (replica(), posted()).prop_map(|(replica, event)| Step::Post { replica, event }),
+        4 => (replica(), posted(), 2..9_usize)
+            .prop_map(|(replica, event, objects)| Step::Storm { replica, event, objects }),
+        2 => (replica(), prop::collection::vec(posted(), 1..6))
+            .prop_map(|(replica, events)| Step::Batch { replica, events }),
+        6 => prop::sample::select(vec![1, 20, 700, 3_000, 11_000, 70_000])
+            .prop_map(|milliseconds| Step::Pass { milliseconds }),
+        1 => Just(Step::Settle),
+        4 => fault.prop_map(Step::Fail),
+        2 => replica().prop_map(|replica| Step::Watch { replica }),
+        2 => replica().prop_map(|replica| Step::Kill { replica }),
+        2 => (replica(), milliseconds).prop_map(|(replica, milliseconds)| Step::End { replica, milliseconds }),
+        1 => any::<bool>().prop_map(Step::Reach),
+        2 => (replica(), tuning()).prop_map(|(replica, tuning)| Step::Reload { replica, tuning }),
+    ]
+}
+
+struct Walk {
+    setup: Setup,
+    fake: FakeApiserver,
+    faults: Arc<Mutex<VecDeque<Fault>>>,
+    rng: fastrand::Rng,
+    disks: Vec<Disk>,
+    processes: Vec<Option<Process>>,
+    /// Occurrences that were accepted.
+    posted: u64,
+    /// Occurrences that processes of the past have written, and those that they have lost.
+    written: u64,
+    lost: u64,
+    /// Losses that `posted` does not contain any more.
+    forgiven: u64,
+}
+
+impl Walk {
+    fn begin(setup: Setup, seed: u64) -> Self {
+        let fake = FakeApiserver::new(Clock::simulated(START));
+        let faults = Arc::new(Mutex::new(VecDeque::new()));
+        let planned = Arc::clone(&faults);
+        fake.plan(move |seen| {
+            let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
+            if is_write { planned.lock().pop_front() } else { None }.unwrap_or(Fault::None)
+        });
+        let replicas = setup.replicas;
+        let mut walk = Self {
+            setup,
+            fake,
+            faults,
+            rng: fastrand::Rng::with_seed(seed),
+            disks: (0..replicas).map(|_| Disk::default()).collect(),
+            processes: (0..replicas).map(|_| None).collect(),
+            posted: 0,
+            written: 0,
+            lost: 0,
+            forgiven: 0,
+        };
+        (0..replicas).for_each(|replica| walk.start(replica));
+        walk
+    }
+
+    fn start(&mut self, replica: usize) {
+        let process = Process::start(&self.setup, &self.fake, &self.disks[replica], &mut self.rng);
+        self.processes[replica] = Some(process);
+    }
+
+    fn process(&self, replica: usize) -> &Process {
+        self.processes[replica % self.setup.replicas].as_ref().unwrap()
+    }
+
+    async fn take(&mut self, step: Step) {
+        let replicas = self.setup.replicas;
+        match step {
+            Step::Post { replica, event } => self.post(replica, event).await,
+            Step::Storm { replica, event, objects } => {
+                for object in 0..objects {
+                    self.post(replica, Posted { object, ..event }).await;
+                }
+            }
+            Step::Batch { replica, events } => {
+                let lines: String = events.iter().map(|event| format!("{}\n", event.body())).collect();
+                let reply = self.process(replica).send("POST", BATCH, JSON, lines).await;
+                assert!(reply.status == 200 && !reply.text.contains("status"), "{}", reply.text);
+                self.posted += events.len() as u64;
+            }
+            Step::Pass { milliseconds } => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
+            Step::Settle => self.settle().await,
+            Step::Fail(fault) => self.faults.lock().push_back(fault),
+            Step::Watch { replica } => self.processes[replica % replicas].as_mut().unwrap().watch(),
+            Step::Kill { replica } => self.kill(replica % replicas).await,
+            Step::End { replica, milliseconds } => self.end(replica % replicas, milliseconds).await,
+            Step::Reach(up) => self.fake.set_up(up),
+            Step::Reload { replica, tuning } => {
+                self.process(replica).shards.reload(&tuning.settings(), tuning.policy());
+            }
+        }
+    }
+
+    async fn post(&mut self, replica: usize, event: Posted) {
+        let reply = self.process(replica).send("POST", event.path(), JSON, event.body().to_string()).await;
+        assert_eq!(reply.status, 201, "{}", reply.text);
+        assert!(!reply.is_warned, "not durable: {}", reply.text);
+        self.posted += 1;
+    }
+
+    /// Adds the account of a process that has ended.
+    fn close(&mut self, ledger: &Ledger) {
+        self.written += ledger.total_written();
+        self.lost += ledger.total_lost();
+    }
+
+    async fn kill(&mut self, replica: usize) {
+        let process = self.processes[replica].take().unwrap();
+        let ledger = process.balance().ledger;
+        self.close(&ledger);
+        self.disks[replica].crash(&mut self.rng);
+        process.kill().await;
+        self.start_again(replica).await;
+    }
+
+    async fn end(&mut self, replica: usize, milliseconds: u64) {
+        let process = self.processes[replica].take().unwrap();
+        let ledger = process.end(Duration::from_millis(milliseconds)).await.ledger;
+        self.close(&ledger);
+        self.start_again(replica).await;
+    }
+
+    async fn start_again(&mut self, replica: usize) {
+        if self.setup.spool {
+            self.start(replica);
+            return;
+        }
+        // A request that is executed late would count beside what the next process lists.
+        self.forgive().await;
+        self.start(replica);
+    }
+
+    /// Returns the occurrences that the upstream certainly shows.
+    fn least(&self) -> u64 {
+        let ledgers = self.processes.iter().flatten().map(|process| process.balance().ledger);
+        self.written + ledgers.map(|ledger| ledger.total_written()).sum::<u64>()
+    }
+
+    /// Returns the occurrences that are counted as lost.
+    fn lost(&self) -> u64 {
+        let ledgers = self.processes.iter().flatten().map(|process| process.balance().ledger);
+        self.lost + ledgers.map(|ledger| ledger.total_lost()).sum::<u64>()
+    }
+
+    /// Takes what the upstream shows for what was posted, because a process without a spool has lost the rest.
+    async fn forgive(&mut self) {
+        self.calm().await;
+        self.rest().await;
+        let (shown, least) = (self.fake.shown(), self.least());
+        assert!((least..=self.posted).contains(&shown), "{shown} of {}, at least {least}", self.posted);
+        (self.posted, self.forgiven) = (shown, self.lost());
+    }
+
+    /// Ends all faults, until no late request can be executed any more.
+    async fn calm(&self) {
+        self.fake.set_up(true);
+        self.faults.lock().clear();
+        tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
+    }
+
+    /// Waits until no process owes a write.
+    async fn rest(&self) {
+        let resting = async {
+            while self.processes.iter().flatten().any(|process| process.shards.owe()) {
+                for process in self.processes.iter().flatten() {
+                    process.balance();
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        };
+        let rested = tokio::time::timeout(Duration::from_secs(10 * 86_400), resting).await;
+        assert!(rested.is_ok(), "a write is still owed after ten days");
+    }
+
+    /// Waits until nothing waits, and checks the sum upstream.
+    async fn settle(&self) {
+        self.calm().await;
+        self.rest().await;
+        let (shown, lost) = (self.fake.shown(), self.lost() - self.forgiven);
+        let least = self.posted - lost;
+        assert!((least..=self.posted).contains(&shown), "{shown} of {}, {lost} lost: {:?}", self.posted, self.stored());
+        for process in self.processes.iter().flatten() {
+            let balance = process.balance();
+            let suppressed = balance.ledger.lost(LostReason::Suppressed);
+            assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, suppressed));
+        }
+    }
+
+    fn stored(&self) -> Vec<(String, String, i32)> {
+        let events = self.fake.events();
+        events.iter().map(|event| (event.metadata.name.to_string(), event.message.to_string(), event.count)).collect()
+    }
+}
+
+fn setup() -> impl Strategy<Value = Setup> {
+    (1..3_usize, prop_oneof![3 => Just(true), 1 => Just(false)], tuning()).prop_map(|(replicas, spool, tuning)| Setup {
+        replicas,
+        shards: const { NonZeroUsize::new(2).unwrap() },
+        spool,
+        writes: Writes::Exact,
+        settings: tuning.settings(),
+        policy: tuning.policy(),
+    })
+}
+
+fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut walk = Walk::begin(setup, seed);
+        for step in steps {
+            walk.take(step).await;
+        }
+        walk.settle().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_folds_drains_or_is_reloaded_the_sum_is_what_was_posted(
+        setup in setup(),
+        seed in any::<u64>().no_shrink(),
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        walk(setup, seed, steps);
+    }
+}

@@ -139,11 +139,13 @@ impl Outbox {
         record.event = Event { count: count_with_waiting, last_timestamp, type_meta: None, ..stored.clone() };
         if !is_in_doubt {
             let own = record.tag.as_ref();
+            // A PUT may bring back an older tag. The record continues from that one.
+            let tag = own.and_then(|own| tag::count(stored, own)).unwrap_or_else(|| record.settled());
+            record.total = tag + record.unsettled().total();
             record.stand = Stand::On(Held {
                 version: stored.metadata.resource_version.clone(),
                 count: count.into(),
-                // A PUT may bring back an older tag.
-                tag: own.and_then(|own| tag::count(stored, own)).unwrap_or_else(|| record.settled()),
+                tag,
                 expired_tags: own.map_or_else(Vec::new, |own| tag::expired(stored, own, now)),
             });
         }

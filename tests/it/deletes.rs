@@ -393,33 +393,39 @@ async fn no_crash_restores_a_deleted_record() {
 #[tokio::test]
 async fn no_crash_counts_again_what_a_put_has_included() {
     let folder = tempfile::tempdir().unwrap();
-    let (spool, copy) = (folder.path().join("spool"), folder.path().join("copy"));
-    let yaml = |dir: &std::path::Path| {
-        // Only a waiting client triggers a commit, and only the first occurrence has a token.
-        let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
-        spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
-    };
-    let fake = FakeApiserver::manual();
-    let program = start_before(&fake, &yaml(&spool)).await;
-    let client = &mut program.client().await;
-    let first = plain();
-    client.post(&first).await;
-    program.until("it is written", || program.balance().ledger.total_written() == 1).await;
-    let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
-    assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&first)).await.status, 201);
-    let path = format!("{EVENTS}/{}", first.metadata.name);
-    let shown = client.get(&path).await.json();
-    assert_eq!(shown["count"], 2);
-    assert_eq!(client.send("PUT", &path, &headers[..1], shown.to_string().as_bytes()).await.status, 200);
-    assert_eq!(fake.shown(), 2);
-    // The state after a crash.
-    std::fs::create_dir(&copy).unwrap();
-    std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
-    program.app.stop().await;
-    let program = start_before(&fake, &yaml(&copy)).await;
-    program.settle().await;
-    assert_eq!(fake.shown(), 2);
-    program.stop().await;
+    // The second PUT leaves one occurrence waiting.
+    for count in [3, 2] {
+        let [spool, copy] = ["spool", "copy"].map(|name| folder.path().join(format!("{name}{count}")));
+        let yaml = |dir: &std::path::Path| {
+            // Only a waiting client triggers a commit, and only the first occurrence has a token.
+            let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
+            spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
+        };
+        let fake = FakeApiserver::manual();
+        let program = start_before(&fake, &yaml(&spool)).await;
+        let client = &mut program.client().await;
+        let first = plain();
+        client.post(&first).await;
+        program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+        let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
+        for _ in 0..2 {
+            assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&first)).await.status, 201);
+        }
+        let path = format!("{EVENTS}/{}", first.metadata.name);
+        let mut shown = client.get(&path).await.json();
+        assert_eq!(shown["count"], 3);
+        shown["count"] = json!(count);
+        assert_eq!(client.send("PUT", &path, &headers[..1], shown.to_string().as_bytes()).await.status, 200);
+        assert_eq!(fake.shown(), count);
+        // The state after a crash.
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
+        program.app.stop().await;
+        let program = start_before(&fake, &yaml(&copy)).await;
+        program.settle().await;
+        program.stop().await;
+        assert_eq!(fake.shown(), 3, "{count}");
+    }
 }
 
 /// Fault: the next process created the deleted event again, with all its occurrences.

@@ -179,6 +179,8 @@ struct Delivery {
     turn: usize,
     /// Consecutive writes taken from shards with a Warning.
     warnings: usize,
+    /// Fault and cause of the failure that began the newest outage.
+    went_down: (&'static str, String),
 }
 
 /// A request in flight.
@@ -215,6 +217,7 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
         storms_logged: Mono(i64::MIN),
         turn: 0,
         warnings: 0,
+        went_down: Default::default(),
     };
     loop {
         let next = delivery.send_some();
@@ -393,18 +396,29 @@ impl Delivery {
         }
     }
 
-    fn note_health(&self, change: HealthChange, failure: Option<Retry>) {
+    /// Returns fault and cause of a failure.
+    fn failed(&self, failure: Option<Retry>) -> (&'static str, String) {
+        let cause = self.upstream.newest_fault().map(|cause| (*cause).clone()).unwrap_or_default();
+        (failure.map_or("", |retry| retry.fault.label()), cause)
+    }
+
+    fn note_health(&mut self, change: HealthChange, failure: Option<Retry>) {
         self.monitor.0.is_tried.store(true, Ordering::Relaxed);
         match change {
             HealthChange::None => {}
             HealthChange::WentDown => {
+                self.went_down = self.failed(failure);
                 self.monitor.0.metrics.up.set(0);
                 self.monitor.0.metrics.outages.inc();
             }
             // Logged at the second failure, because with few events each lost answer would look like an outage.
             HealthChange::StaysDown => {
-                let fault = failure.map_or("", |retry| retry.fault.label());
-                let cause = self.upstream.newest_fault().unwrap_or_default();
+                // An API server closes the connection after a 401, so the second failure may hide the first.
+                let (first, its_cause) = std::mem::take(&mut self.went_down);
+                let (mut fault, mut cause) = self.failed(failure);
+                if first != fault {
+                    (fault, cause) = (first, format!("{its_cause}; then {fault}: {cause}"));
+                }
                 tracing::warn!(fault, %cause, "the upstream is down; events wait in the outbox");
             }
             HealthChange::CameUp(failures) => {

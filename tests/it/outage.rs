@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::support::bench::{Bench, Options};
 use super::support::events::event;
+use super::support::fake::Fault;
+use super::support::log::Log;
 
 const SECONDS: u64 = 3_600;
 
@@ -52,6 +54,25 @@ async fn an_hour_of_outage_costs_no_memory_and_ends_without_a_stampede() {
     for window in after.windows(33) {
         assert!(window[32].at.since(window[0].at) >= Duration::from_millis(10));
     }
+    bench.finish().await;
+}
+
+/// An API server ends the connection after a 401, so the next request fails in another way.
+#[tokio::test(start_paused = true)]
+async fn the_log_names_the_failure_that_began_an_outage() {
+    let log = Log::capture();
+    let mut bench = Bench::with(Options::default());
+    let first = std::sync::atomic::AtomicBool::new(true);
+    bench.fake.plan(move |_| {
+        if first.swap(false, std::sync::atomic::Ordering::Relaxed) { Fault::Before(401) } else { Fault::Unavailable(1) }
+    });
+    bench.offer(event("node-1", "web-0", "BackOff", "restarting"));
+    bench.pass(Duration::from_secs(5)).await;
+    let text = log.text();
+    let line = text.lines().find(|line| line.contains("the upstream is down")).unwrap_or_default();
+    assert!(line.contains("\"unauthorized\"") && line.contains("; then server_error: "), "{line}");
+    bench.fake.plan(|_| Fault::None);
+    bench.settle().await;
     bench.finish().await;
 }
 

@@ -1,5 +1,6 @@
 //! `explain` and `tap`: query a running eventweir.
 
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -51,6 +52,9 @@ impl Server {
     fn connect(url: &str, remote: &Remote) -> Result<Self, Error> {
         let fault = |text: String| Error::Input(format!("--server {url}: {text}"));
         let socket = url.strip_prefix("unix:");
+        if socket.is_none() && !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(fault("expected http://HOST:PORT, https://HOST:PORT or unix:PATH".to_owned()));
+        }
         let address = if socket.is_some() { "http://localhost" } else { url };
         let mut config = kube::Config::new(address.parse().map_err(|error| fault(format!("{error}")))?);
         if let Some(path) = &remote.certificate_authority {
@@ -87,8 +91,7 @@ impl Server {
         }
         let code = answer.status();
         let body = answer.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        let status: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let message = clean(status["message"].as_str().unwrap_or_default(), 1000);
+        let message = message(&body);
         // What the server cannot understand is a mistake of the command line.
         let error = if code == http::StatusCode::BAD_REQUEST { Error::Input } else { Error::NotReady };
         Err(error(format!("{}: {code} {message}", self.url)))
@@ -133,6 +136,13 @@ impl Server {
             }
         }
     }
+}
+
+/// Returns the text of a refusal: a Status, or plain text, as from a listener that expects TLS.
+fn message(body: &[u8]) -> String {
+    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = status["message"].as_str().map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
+    clean(message.trim(), 1000)
 }
 
 /// Returns a client of a server that listens on a Unix domain socket.
@@ -199,11 +209,20 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
             return Ok(());
         }
         let first = &document["objects"][0];
-        let asked = first["kind"].as_str().zip(first["name"].as_str()).map(|(kind, name)| format!("{kind}/{name}"));
-        let object = asked.or_else(|| explain.object.clone()).unwrap_or_default();
+        let object = followed(explain, first).ok_or(Error::NothingKnown)?;
         let query = [("namespace", &*explain.namespace), ("object", &object), ("source", source), ("reason", reason)];
         server.tap(&query, explain.output, None).await
     })
+}
+
+/// Returns the object whose occurrences `--follow` prints; empty for all of a source. `None` if the object is not known
+/// yet, because the tap selects neither by uid nor by an event's name.
+fn followed(explain: &Explain, first: &Value) -> Option<String> {
+    if explain.object.is_none() && explain.uid.is_none() && explain.event.is_none() {
+        return Some(String::new());
+    }
+    let known = first["kind"].as_str().zip(first["name"].as_str()).map(|(kind, name)| format!("{kind}/{name}"));
+    known.or_else(|| explain.object.clone())
 }
 
 /// The answers of one or more replicas about an object.
@@ -395,6 +414,49 @@ mod tests {
             assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{text:?}");
         }
         assert_eq!(tap_line(&json!({ "ping": true })), None);
+    }
+
+    #[test]
+    fn an_address_without_a_scheme_is_refused() {
+        for url in ["localhost:8080", "eventweir", "ftp://localhost"] {
+            let remote = Remote { server: vec![url.to_owned()], ..remote() };
+            assert!(matches!(Server::of(&remote), Err(Error::Input(_))), "{url}");
+        }
+    }
+
+    fn explain_of(arguments: &[&str]) -> Explain {
+        use clap::Parser as _;
+        let cli = crate::cli::Cli::try_parse_from(["eventweir", "explain"].iter().chain(arguments)).unwrap();
+        let crate::cli::Command::Explain(explain) = cli.command else { unreachable!() };
+        explain
+    }
+
+    fn remote() -> Remote {
+        explain_of(&["pod/a"]).remote
+    }
+
+    #[test]
+    fn follow_prints_nothing_about_other_objects() {
+        let (known, unknown) = (json!({ "kind": "Pod", "name": "a" }), Value::Null);
+        for (arguments, first, object) in [
+            (["po/a", "--follow"], &known, Some("Pod/a")),
+            (["po/a", "--follow"], &unknown, Some("po/a")),
+            (["--event=e", "--follow"], &known, Some("Pod/a")),
+            (["--event=e", "--follow"], &unknown, None),
+            (["--uid=u", "--follow"], &unknown, None),
+            (["--source=s", "--follow"], &known, Some("")),
+        ] {
+            assert_eq!(followed(&explain_of(&arguments), first).as_deref(), object, "{arguments:?} {first}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_in_plain_text_is_shown() {
+        assert_eq!(
+            message(b"Client sent an HTTP request to an HTTPS server.\n"),
+            "Client sent an HTTP request to an HTTPS server."
+        );
+        assert_eq!(message(br#"{"message":"no"}"#), "no");
     }
 
     #[test]

@@ -230,6 +230,7 @@ impl App {
             listed: self.history.ready(),
             spool: self.spool.clone(),
             shadow: self.shadow.clone(),
+            upstream_up: self.monitor.up(),
         };
         let mut face = Face::new(config.ingest, shards, upstream, aliases, ingest_metrics, event_log, shared);
         if config.admission.enabled {

@@ -105,6 +105,12 @@ impl Monitor {
         self.0.metrics.window.get()
     }
 
+    /// Returns the metric of the upstream's state.
+    #[must_use]
+    pub fn up(&self) -> IntGauge {
+        self.0.metrics.up.clone()
+    }
+
     /// Whether the upstream is up.
     #[must_use]
     pub fn is_up(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use smol_str::SmolStr;
 
-use super::history::{Fact, History};
+use super::history::{Fact, History, OTHERS};
 use super::sentence::{clock, plural};
 use crate::event::{Event, MicroTime};
 
@@ -77,7 +77,7 @@ pub struct Known {
     pub unread: i64,
     /// The selected objects.
     pub objects: Vec<Object>,
-    /// Other objects with similar names.
+    /// Sentences about objects with similar names.
     pub nearest: Vec<String>,
 }
 
@@ -214,7 +214,7 @@ const SHORT: [(&str, &str); 18] = [
 ];
 
 /// Whether a word names a kind: in any case, plural, short, or followed by the API group.
-fn is_kind(word: &str, kind: &str, api_version: &str) -> bool {
+pub(super) fn is_kind(word: &str, kind: &str, api_version: &str) -> bool {
     let (word, group) = word.split_once('.').map_or((word, None), |(word, group)| (word, Some(group)));
     let (word, kind) = (word.to_ascii_lowercase(), kind.to_ascii_lowercase());
     let word = SHORT.iter().find(|(short, _)| *short == word).map_or(word.as_str(), |(_, long)| long);
@@ -268,22 +268,43 @@ impl Query {
     /// Whether the query selects an object.
     #[must_use]
     pub fn matches(&self, history: &History) -> bool {
+        self.is_about(history) && history.facts.iter().any(|fact| self.means(history, fact))
+    }
+
+    /// Whether the query selects an object, whatever its reasons and sources.
+    fn is_about(&self, history: &History) -> bool {
         let is = |asked: &str, text: &str| asked.is_empty() || asked == text;
         is(&self.namespace, &history.namespace)
             && is(&self.name, &history.name)
             && is(&self.uid, &history.uid)
             && (self.kind.is_empty() || is_kind(&self.kind, &history.kind, &history.api_version))
             && (self.event.is_empty() || history.records.iter().any(|kept| kept.name == self.event))
-            && history.facts.iter().any(|fact| self.means(fact))
     }
 
-    /// Whether the query selects a reason.
+    /// Whether the query selects a reason of an object. A reason that has no fact of its own may be among the others.
     #[must_use]
-    pub fn means(&self, fact: &Fact) -> bool {
+    pub fn means(&self, history: &History, fact: &Fact) -> bool {
+        let names_object = [&self.name, &self.uid, &self.event].iter().any(|text| !text.is_empty());
+        let is_meant = |fact: &Fact| self.selects(&fact.reason, &fact.component, &fact.host);
+        is_meant(fact) || names_object && fact.reason == OTHERS && !history.facts.iter().any(is_meant)
+    }
+
+    /// Whether the query selects a reason that a source reports.
+    #[must_use]
+    pub fn selects(&self, reason: &str, of_component: &str, of_host: &str) -> bool {
         let (component, host) = self.source.split_once('/').unwrap_or((&self.source, ""));
-        (self.reason.is_empty() || self.reason == fact.reason)
-            && (component.is_empty() || component == fact.component)
-            && (host.is_empty() || host == fact.host)
+        (self.reason.is_empty() || self.reason == reason)
+            && (component.is_empty() || component == of_component)
+            && (host.is_empty() || host == of_host)
+    }
+
+    /// Says that an object has a similar name, or that it has other reasons and sources only.
+    #[must_use]
+    pub fn near(&self, history: &History) -> String {
+        if self.is_about(history) {
+            return "Other reasons or sources of it are known: leave out --reason and --source.".to_owned();
+        }
+        format!("The nearest name is {} {}/{}.", history.kind, history.namespace, history.name)
     }
 
     /// Whether an object is of the selected kind and uid.
@@ -309,7 +330,9 @@ impl Query {
         let texts = [("event", &self.event), ("uid", &self.uid), ("source", &self.source)];
         let other = || texts.iter().find(|(_, text)| !text.is_empty()).map(|(what, text)| format!("{what} {text}"));
         let name = || format!("{} {}/{}", self.kind, self.namespace, self.name).trim().to_owned();
-        clean(&if self.name.is_empty() { other().unwrap_or_else(name) } else { name() }, 300)
+        let of = if self.name.is_empty() { other().unwrap_or_else(name) } else { name() };
+        let reason = if self.reason.is_empty() { String::new() } else { format!(" with the reason {}", self.reason) };
+        clean(&(of + &reason), 300)
     }
 }
 
@@ -339,9 +362,9 @@ const WORST_FIRST: [&str; 21] = [
 ];
 
 impl Explanation {
-    /// Combines what the shards know into an answer.
+    /// Combines what the shards know into an answer. `is_down` says whether the upstream is down.
     #[must_use]
-    pub fn new(query: &Query, shards: Vec<Known>, now: i64) -> Self {
+    pub fn new(query: &Query, shards: Vec<Known>, is_down: bool, now: i64) -> Self {
         let began = shards.iter().filter_map(|known| known.span.0).min();
         let forgotten = shards.iter().filter_map(|known| known.span.1).max();
         let received: u64 = shards.iter().map(|known| known.received).sum();
@@ -370,27 +393,24 @@ impl Explanation {
         }
         for object in &mut objects {
             for number in 0..object.reasons.len() {
-                object.reasons[number].answer = object.explain(&object.reasons[number]);
+                object.reasons[number].answer = object.explain(&object.reasons[number], is_down);
             }
         }
-        let rank = |part: &&Part| WORST_FIRST.iter().position(|code| *code == part.answer.code);
-        let parts = || objects.iter().flat_map(|object| &object.reasons);
-        let answer = match parts().min_by_key(rank) {
-            Some(worst) if parts().count() > 1 => {
-                Answer { text: format!("{}: {}", worst.reason, worst.answer.text), ..worst.answer.clone() }
+        let rank = |part: &Part| WORST_FIRST.iter().position(|code| *code == part.answer.code);
+        let parts = || objects.iter().flat_map(|object| object.reasons.iter().map(move |part| (object, part)));
+        let answer = match parts().min_by_key(|(_, part)| rank(part)) {
+            Some((object, worst)) => {
+                let text = &worst.answer.text;
+                let text = match (objects.len(), parts().count()) {
+                    _ if worst.reason == OTHERS => format!("{OTHERS}, which are counted together: {text}"),
+                    (1, 1) => text.clone(),
+                    (1, _) => format!("{}: {text}", worst.reason),
+                    _ => format!("{} {}/{} {}: {text}", object.kind, object.namespace, object.name, worst.reason),
+                };
+                Answer { text, ..worst.answer.clone() }
             }
-            Some(worst) => worst.answer.clone(),
             None => match objects.iter().flat_map(|object| &object.records).next() {
-                Some(summary) => Answer {
-                    code: summary.form,
-                    text: format!(
-                        "Nothing was reported about {}. Its {} record {} counts occurrences of other objects.",
-                        query.object(),
-                        summary.form,
-                        summary.name
-                    ),
-                    action: String::new(),
-                },
+                Some(record) => of_record(query, record),
                 None if is_off => off(query),
                 None => unknown(query, (received, unread), (began, forgotten), &nearest),
             },
@@ -412,13 +432,30 @@ impl Explanation {
         if let Some(first) = stored.first() {
             let number = plural(stored.len() as u64, "event");
             self.answer.text += &format!(
-                " The API server has {number} of it, reported by {}: another replica has written them, or their reporter itself.",
+                " The API server has {number} of it, reported by {}: another replica, an earlier process or the reporter has written them.",
                 first.source
             );
             self.answer.action = "Ask all replicas, each with a --server of its own.".to_owned();
         }
         self.upstream = stored;
     }
+}
+
+/// Returns the answer about an object of which no occurrences are known, but a record.
+fn of_record(query: &Query, record: &Record) -> Answer {
+    let (object, Record { form, name, state, .. }) = (query.object(), record);
+    let nothing = format!("Nothing was reported about {object}.");
+    let (code, text) = match *form {
+        "storm" => ("storm", format!("{nothing} Its storm record {name} counts occurrences of other objects.")),
+        "digest" => ("digest", format!("{nothing} Its digest {name} counts occurrences that never got a token.")),
+        _ => (
+            "unknown",
+            format!(
+                "The occurrences of {object} are forgotten, or only an earlier process knew them. Its {form} record {name} is {state}."
+            ),
+        ),
+    };
+    Answer { code, text, action: String::new() }
 }
 
 fn off(query: &Query) -> Answer {
@@ -451,7 +488,7 @@ fn unknown(
         text += &format!(" {} {were} refused before the object could be read.", plural(unread, "occurrence"));
     }
     if let Some(nearest) = nearest.first() {
-        text += &format!(" The nearest name is {nearest}.");
+        text += &format!(" {nearest}");
     }
     let action = "Check the namespace (-n), and whether its reporter sends its events here. With several replicas ask all, each \
         with a --server of its own: one knows only what it has received.";
@@ -475,7 +512,7 @@ mod tests {
     #[test]
     fn explain_says_that_it_is_off() {
         let known = Known { is_off: true, received: 3, ..Known::default() };
-        let answer = Explanation::new(&Query::default(), vec![known], 0).answer;
+        let answer = Explanation::new(&Query::default(), vec![known], false, 0).answer;
         assert!(answer.text.ends_with("explain.enabled is false.") && answer.code == "unknown", "{}", answer.text);
     }
 
@@ -486,9 +523,37 @@ mod tests {
         let [kind, name] = ["namespace", "shop"].map(str::to_owned);
         let query = Query { kind, namespace: name.clone(), name, ..Query::default() };
         let known = Known { objects: vec![namespace], ..Known::default() };
-        let answer = Explanation::new(&query, vec![known], 0).answer;
+        let answer = Explanation::new(&query, vec![known], false, 0).answer;
         let text = "Nothing was reported about namespace shop/shop. Its storm record shop.1 counts occurrences of other objects.";
         assert_eq!((answer.code, &*answer.text), ("storm", text));
+    }
+
+    #[test]
+    fn a_record_without_known_occurrences_says_nothing_about_other_objects() {
+        let record = Record { name: "web-0.1".into(), form: "single", state: "settled", ..Record::default() };
+        let known = Known { objects: vec![Object { records: vec![record], ..Object::default() }], ..Known::default() };
+        let query = Query { kind: "pod".to_owned(), name: "web-0".to_owned(), ..Query::default() };
+        let answer = Explanation::new(&query, vec![known], false, 0).answer;
+        assert!(answer.text.ends_with("Its single record web-0.1 is settled."), "{}", answer.text);
+        assert_eq!(answer.code, "unknown");
+    }
+
+    #[test]
+    fn an_answer_about_several_objects_names_the_worst_one() {
+        let object = |name: &str, lost| {
+            let part = Part { reason: "R".into(), received: 1, lost, ..Part::default() };
+            Object {
+                kind: "Pod".into(),
+                namespace: "shop".into(),
+                name: name.into(),
+                reasons: vec![part],
+                ..Object::default()
+            }
+        };
+        let objects = vec![object("a", BTreeMap::new()), object("b", [("invalid", 1)].into())];
+        let known = Known { objects, ..Known::default() };
+        let answer = Explanation::new(&Query::default(), vec![known], false, 0).answer;
+        assert!(answer.text.starts_with("Pod shop/b R: Lost at"), "{}", answer.text);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::outbox::Kind;
 const DECISIONS: usize = 20;
 /// LIMIT: facts kept per object; occurrences of further facts are counted together under the last one.
 const FACTS: usize = 32;
+/// Reason of the fact that counts the object's further facts.
+pub(super) const OTHERS: &str = "(others)";
 /// LIMIT: records kept per object; the oldest is forgotten.
 const RECORDS: usize = 32;
 /// LIMIT: bytes kept of a message.
@@ -349,7 +351,7 @@ impl History {
             return FACTS - 1;
         }
         let (reason, component, host) = match self.facts.len() + 1 {
-            FACTS => (SmolStr::new_static("(others)"), SmolStr::default(), SmolStr::default()),
+            FACTS => (SmolStr::new_static(OTHERS), SmolStr::default(), SmolStr::default()),
             _ => (short(&event.reason), cut(event.component(), MESSAGE_BYTES), cut(event.host(), MESSAGE_BYTES)),
         };
         let event_type = short(&event.event_type);
@@ -482,8 +484,12 @@ impl History {
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
+        // A failure after a write begins another series of failures.
+        let written = self.decisions.iter().filter(|last| last.verdict == Verdict::Written && last.record == record);
+        let written = written.map(|last| last.last).max().filter(|_| verdict == Verdict::Failed);
         let like = |last: &&mut Decision| {
-            (last.mark, last.fact, last.verdict, last.record, last.why) == (mark, fact, verdict, record, why)
+            written.is_none_or(|written| written < last.last)
+                && (last.mark, last.fact, last.verdict, last.record, last.why) == (mark, fact, verdict, record, why)
         };
         if let Some(last) = lately(&mut self.decisions).find(like) {
             last.count(number, now);

@@ -467,6 +467,8 @@ impl Store {
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
             let count = i32::try_from(count).unwrap_or(i32::MAX);
             history.keep((record, kind), spot.fact, (message, marks.message, 1), count);
+        } else if kind == Kind::Storm {
+            history.hear(record, (message, marks.message, 1));
         }
         let grown = history.set_stored(record, name, sent);
         let fact = &mut history.facts[spot.fact];
@@ -508,6 +510,19 @@ impl Store {
         }
         self.bytes.replace(before, history.bytes());
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
+    }
+
+    /// Notes a record of an earlier process, with its occurrences that the upstream has not acknowledged.
+    pub fn restore(&mut self, (record, kind): (RecordId, Kind), event: &Event, number: u64, now: Now) {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        let marks = Marks::new(self.secret, event);
+        let Some(spot) = self.receive_marked(marks, event, number, now) else { return };
+        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
+        let before = history.bytes();
+        let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX));
+        history.keep((record, kind), spot.fact, (&event.message, marks.message, 1), acknowledged.max(0));
+        self.bytes.replace(before, history.bytes());
+        self.remark(spot, (Verdict::Counted, "restored"), number.into(), Some(record), &event.message, now);
     }
 
     /// Returns the object of a place.

@@ -15,7 +15,12 @@ pub(super) fn clock(stamp: &str) -> &str {
 
 impl Part {
     fn of_how_many(&self) -> String {
-        format!("{} of {} occurrences are shown", self.shown + self.in_summary, self.received)
+        let refused = match self.rejected {
+            0 => String::new(),
+            1 => ", 1 was refused".to_owned(),
+            rejected => format!(", {rejected} were refused"),
+        };
+        format!("{} of {} occurrences are shown{refused}", self.shown + self.in_summary, self.received)
     }
 }
 
@@ -26,10 +31,27 @@ fn answer(code: &'static str, text: String, action: &str) -> Answer {
 /// The action if eventweir lacks write permission.
 const RIGHTS: &str = "Grant eventweir create and patch on events.";
 
-/// Returns the code and the action if the API server's text says that a webhook refused the write.
+/// Returns the code and the action if the API server's text says that a webhook or an admission policy refused the
+/// write.
 fn of_refusal(text: &str) -> Option<(&'static str, &'static str)> {
-    let is_of_webhook = text.contains("admission webhook");
-    is_of_webhook.then_some(("refused", "Exempt Events from that webhook; what is lost is not tried again."))
+    if text.contains("admission webhook") {
+        Some(("refused", "Exempt Events from that webhook; what is lost is not tried again."))
+    } else if text.contains("ValidatingAdmissionPolicy") {
+        Some(("refused", "Exempt Events from that policy; what is lost is not tried again."))
+    } else {
+        None
+    }
+}
+
+/// Returns the action after a failure that is retried.
+fn of_fault(why: &str) -> &'static str {
+    match why {
+        "unauthorized" => {
+            "Renew eventweir's credentials: its service account's token, or those of its kubeconfig. What waits is written then."
+        }
+        "not_apiserver" => "Check the upstream's address: another server answers there, such as a load balancer.",
+        _ => "Check the API server and the network; what waits is written once it answers.",
+    }
 }
 
 impl Object {
@@ -49,15 +71,15 @@ impl Object {
         self.records.iter().rev().find(|record| record.form == form && record.reason == part.reason)
     }
 
-    /// Says where the occurrences of a reason are.
+    /// Says where the occurrences of a reason are. `is_down` says whether the upstream is down.
     #[must_use]
-    pub fn explain(&self, part: &Part) -> Answer {
+    pub fn explain(&self, part: &Part, is_down: bool) -> Answer {
         if let Some((why, number)) = part.lost.iter().find(|(why, _)| **why != "suppressed") {
             self.explain_lost(part, why, *number)
         } else if let Some(number) = part.lost.get("suppressed") {
             self.explain_dropped(part, *number)
         } else if let Some((why, _)) = part.waiting.iter().next_back() {
-            self.explain_waiting(part, why)
+            self.explain_waiting(part, why, is_down)
         } else {
             self.explain_shown(part)
         }
@@ -71,7 +93,7 @@ impl Object {
             "namespace_gone" => answer(
                 "namespace-gone",
                 format!("Lost at {at}, {number}: namespace {} is missing or being terminated.", self.namespace),
-                "Nothing: events of a deleted namespace cannot be stored.",
+                "Nothing if the namespace was deleted. If it never existed, correct it at the reporter.",
             ),
             "forbidden" => {
                 let (code, action) = of_refusal(text).unwrap_or(("forbidden", RIGHTS));
@@ -124,7 +146,7 @@ impl Object {
         )
     }
 
-    fn explain_waiting(&self, part: &Part, why: &str) -> Answer {
+    fn explain_waiting(&self, part: &Part, why: &str, is_down: bool) -> Answer {
         let of_how_many = part.of_how_many();
         let budget = self.budget(part);
         let waiting: u64 = part.waiting.values().sum();
@@ -142,16 +164,20 @@ impl Object {
                 );
                 return answer(code, text, action);
             }
-            let is_down = ["transport", "timeout"].contains(&failed.why);
+            let is_silent = is_down || ["transport", "timeout"].contains(&failed.why);
             return answer(
-                if is_down { "upstream-down" } else { "upstream-retrying" },
+                if is_silent { "upstream-down" } else { "upstream-retrying" },
                 format!(
                     "Not written yet: the upstream has failed since {} ({}). {wait}.",
                     clock(&failed.time),
                     failed.why
                 ),
-                "Check the API server and the network; what waits is written once it answers.",
+                of_fault(failed.why),
             );
+        }
+        if is_down {
+            let text = format!("Not written yet: the upstream is down. {of_how_many}; {wait}.");
+            return answer("upstream-down", text, of_fault(""));
         }
         if let Some(budget) = budget.filter(|_| part.waiting.contains_key("budget")) {
             let next = budget.next_token.as_deref().map_or("never comes", clock);
@@ -203,9 +229,10 @@ impl Object {
             return answer(
                 form,
                 format!(
-                    "{} never got a token; the {form} {} counts them.",
+                    "{} never got a token; the {form} {} counts {}.",
                     plural(part.in_summary, "occurrence"),
-                    part.summary
+                    part.summary,
+                    if part.in_summary == 1 { "it" } else { "them" }
                 ),
                 if form == "storm" {
                     "Nothing; a rule with a larger groupBurstSize or groupQps gives them records of their own."
@@ -262,17 +289,51 @@ mod tests {
             ("in_flight", Vec::new(), "coalescing"),
         ] {
             let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
-            assert_eq!(object(&part, decisions).explain(&part).code, code, "{why}");
+            assert_eq!(object(&part, decisions).explain(&part, false).code, code, "{why}");
         }
     }
 
     #[test]
-    fn a_webhook_that_refuses_is_named() {
+    fn a_record_that_was_not_tried_waits_for_an_upstream_that_is_down() {
+        for why in ["turn", "group", "budget"] {
+            let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
+            let explained = |is_down| object(&part, Vec::new()).explain(&part, is_down);
+            let text = "Not written yet: the upstream is down. 0 of 1 occurrences are shown; 1 occurrence waits.";
+            assert_eq!((explained(true).code, &*explained(true).text), ("upstream-down", text));
+            assert_ne!(explained(false).code, "upstream-down");
+        }
+    }
+
+    #[test]
+    fn the_action_after_a_failure_fits_its_cause() {
+        for (why, beginning) in [("unauthorized", "Renew"), ("not_apiserver", "Check the upstream's address")] {
+            let part = Part { reason: "R".into(), received: 1, waiting: [("retry", 1)].into(), ..Part::default() };
+            let failed = Decided { why, ..decided("failed", "") };
+            let action = object(&part, vec![failed]).explain(&part, false).action;
+            assert!(action.starts_with(beginning), "{action}");
+        }
+    }
+
+    #[test]
+    fn refused_occurrences_are_named_beside_the_others() {
+        for (rejected, refused) in [(1, "1 was refused"), (2, "2 were refused")] {
+            let part = Part { reason: "R".into(), received: 4, shown: 4 - rejected, rejected, ..Part::default() };
+            let text = object(&part, Vec::new()).explain(&part, false).text;
+            assert_eq!(text, format!("{} of 4 occurrences are shown, {refused}, in .", 4 - rejected));
+        }
+    }
+
+    #[test]
+    fn a_webhook_or_policy_that_refuses_is_named() {
         let words = "admission webhook \"policy.example\" denied the request: no events";
-        for (text, code) in [(words, "refused"), ("events is forbidden: User \"eventweir\" cannot create", "forbidden")]
-        {
+        let policy = "ValidatingAdmissionPolicy 'policy.example' with binding 'b' denied request: no events";
+        for (text, code) in [
+            (words, "refused"),
+            (policy, "refused"),
+            ("events is forbidden: User \"eventweir\" cannot create", "forbidden"),
+        ] {
             let part = Part { reason: "R".into(), received: 1, lost: [("forbidden", 1)].into(), ..Part::default() };
-            let answer = object(&part, vec![decided("lost", text)]).explain(&part);
+            let answer = object(&part, vec![decided("lost", text)]).explain(&part, false);
             let said = format!("Lost at 10:33:02, 1 occurrence: the upstream refused it (403): {text}");
             assert_eq!((answer.code, answer.text), (code, said));
         }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use smol_str::SmolStr;
 use tokio::sync::broadcast;
 
-use super::answer::stamp;
+use super::answer::{is_kind, stamp};
 use super::history::Verdict;
 use crate::event::{Event, cut};
 
@@ -146,18 +146,19 @@ impl Selector {
     #[must_use]
     pub fn wants(&self, line: &Line) -> bool {
         self.conditions.iter().all(|(name, values)| {
-            let is = |text: &str| {
-                values.iter().any(|value| match value.strip_suffix('*') {
-                    Some(beginning) => text.starts_with(beginning),
-                    None => text == value,
-                })
+            let fits = |value: &str, text: &str| match value.strip_suffix('*') {
+                Some(beginning) => text.starts_with(beginning),
+                None => text == value,
+            };
+            let is = |text: &str| values.iter().any(|value| fits(value, text));
+            let is_object = |value: &String| {
+                let (kind, name) = value.split_once('/').unwrap_or_default();
+                // A line has no API group.
+                is_kind(kind.split('.').next().unwrap_or_default(), &line.kind, "") && fits(name, &line.name)
             };
             match *name {
                 "namespace" => is(&line.namespace),
-                "object" => {
-                    is(&format!("{}/{}", line.kind, line.name))
-                        || is(&format!("{}/{}", line.kind.to_lowercase(), line.name))
-                }
+                "object" => is(&format!("{}/{}", line.kind, line.name)) || values.iter().any(is_object),
                 "reason" => is(&line.reason),
                 "source" => is(&line.source) || line.source.split_once('/').is_some_and(|(component, _)| is(component)),
                 "type" => is(&line.event_type),

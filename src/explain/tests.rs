@@ -127,6 +127,69 @@ fn repeats_are_told_whole_whenever_that_is() {
 }
 
 #[test]
+fn a_reason_beyond_the_limit_is_among_the_others() {
+    let mut store = store(1_000_000);
+    for number in 0..40 {
+        accept(&mut store, &event(0, &format!("R{number}"), "m"), number, 1);
+    }
+    accept(&mut store, &event(1, "R0", "m"), 50, 1);
+    store.tell();
+    let [full, other] = [31, 0].map(|after| {
+        let mut histories = store.histories();
+        histories.find(|history| history.facts.len() > after && (after > 0 || history.facts.len() == 1)).unwrap()
+    });
+    let query = |reason: &str| Query { name: full.name.to_string(), reason: reason.to_owned(), ..Query::default() };
+    let meant = |query: &Query| {
+        let facts = full.facts.iter().filter(|fact| query.means(full, fact));
+        facts.map(|fact| fact.reason.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!((meant(&query("R3")), meant(&query("R39"))), (vec!["R3".to_owned()], vec!["(others)".to_owned()]));
+    assert!(query("R39").matches(full));
+    let source = Query { source: "none".to_owned(), ..Query::default() };
+    assert!(!source.matches(full), "no object is named");
+    let query = Query { name: other.name.to_string(), reason: "R9".to_owned(), ..Query::default() };
+    assert!(!query.matches(other));
+    assert!(query.near(other).starts_with("Other reasons or sources of it are known"), "{}", query.near(other));
+    assert!(query.near(full).starts_with("The nearest name is"), "{}", query.near(full));
+}
+
+#[test]
+fn a_failure_after_a_write_begins_another_series() {
+    let mut store = store(1_000_000);
+    let event = event(0, "R", "m");
+    accept(&mut store, &event, 7, 0);
+    for (at, verdict) in [(1, Verdict::Failed), (2, Verdict::Failed), (3, Verdict::Written), (9, Verdict::Failed)] {
+        let spot = store.spot(Marks::new(SECRET, &event), &event, Now::at(at)).unwrap();
+        store.remark(spot, (verdict, "transport"), 0, Some(RecordId(7)), "", Now::at(at));
+    }
+    let history = store.histories().next().unwrap();
+    let failed = history.decisions.iter().filter(|decision| decision.verdict == Verdict::Failed);
+    assert_eq!(failed.map(|decision| decision.time).collect::<Vec<_>>(), [1, 9]);
+}
+
+#[test]
+fn a_storm_record_has_its_newest_message() {
+    let (mut store, now) = (store(1_000_000), Now::at(1));
+    for message in ["storm: 2 events", "storm: 9 events"] {
+        let event = event(0, "R", message);
+        let marks = Marks::new(SECRET, &event);
+        let spot = store.spot(marks, &event, now).unwrap();
+        store.written(spot, (RecordId(7), Kind::Storm), (&"n".into(), 9), (&event.message, marks), 1, now);
+    }
+    let history = store.histories().next().unwrap();
+    let messages: Vec<_> = history.records[0].messages.iter().map(|(_, message)| message.as_str()).collect();
+    assert_eq!(messages, ["storm: 9 events"]);
+}
+
+#[test]
+fn the_tap_selects_objects_as_kubectl_names_them() {
+    let line = Line { kind: "Pod".into(), name: "web-0".into(), ..Line::default() };
+    let wants = |object: &str| Selector::parse([("object".into(), object.into())].into_iter()).unwrap().wants(&line);
+    assert!(["po/web-0", "pods/web-*", "Pod/web-0", "Po*", "job/x,pod/web-0"].into_iter().all(wants));
+    assert!(!["po/web-1", "job/web-0", "web-0", "pods/web"].into_iter().any(wants));
+}
+
+#[test]
 fn groups_beyond_the_limit_are_counted_together() {
     let mut store = store(1 << 26);
     for number in 0..GROUPS + 5 {

@@ -18,7 +18,7 @@ use super::asked::Asked;
 use super::rejection::StatusError;
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
-use crate::event::ApiGroup;
+use crate::event::{ApiGroup, Event};
 use crate::explain::{Explanation, Group, Query, Recent, Selector, Stored, Totals, Unseen, Window, source};
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
@@ -179,7 +179,8 @@ impl Face {
             query.follow_alias(&told);
         }
         let shards = &self.0.shards;
-        let mut explanation = Explanation::new(&query, shards.explain(&query), shards.clock().now().wall);
+        let is_down = self.0.upstream_up.get() == 0;
+        let mut explanation = Explanation::new(&query, shards.explain(&query), is_down, shards.clock().now().wall);
         if explanation.objects.is_empty() && !query.name.is_empty() {
             explanation.found_upstream(self.stored(&query).await);
         }
@@ -193,8 +194,10 @@ impl Face {
         let options = ListOptions { field_selector, limit: STORED, ..ListOptions::default() };
         let namespace = (!query.namespace.is_empty()).then_some(query.namespace.as_str());
         let Ok(list) = self.0.upstream.list(namespace, &options).await else { return Vec::new() };
-        let events = list.items.into_iter().filter(|event| query.means_object(&event.involved_object));
-        let stored = |event: crate::event::Event| Stored {
+        let is_selected = |event: &Event| query.selects(&event.reason, event.component(), event.host());
+        let events = list.items.into_iter().filter(is_selected);
+        let events = events.filter(|event| query.means_object(&event.involved_object));
+        let stored = |event: Event| Stored {
             source: source(event.component(), event.host()),
             name: event.metadata.name,
             reason: event.reason,
@@ -232,7 +235,8 @@ impl Face {
         };
         let sum = |number: fn(&Group) -> Recent, count: fn(Recent, Mono) -> f64| -> f64 {
             let seen = groups.iter().filter(|group| query.is_seen(&group.namespace));
-            seen.map(|group| count(number(group), now.mono)).sum()
+            // An empty sum of floats is -0.0.
+            seen.map(|group| count(number(group), now.mono)).fold(0.0, |sum, next| sum + next)
         };
         #[expect(clippy::cast_precision_loss, reason = "numbers for people")]
         let hour = |recent: Recent, now| recent.hour(now) as f64;
@@ -403,7 +407,6 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::event::Event;
     use crate::explain::Tap;
 
     #[test]

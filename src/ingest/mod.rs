@@ -49,6 +49,7 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on, post};
+use prometheus::IntGauge;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -124,6 +125,8 @@ pub struct Shared {
     pub spool: Option<Spool>,
     /// The simulation of a second configuration.
     pub shadow: Shadow,
+    /// 1 while the upstream is up, as in the metric.
+    pub upstream_up: IntGauge,
 }
 
 /// The state that all request handlers share.
@@ -138,6 +141,7 @@ struct Inner {
     shadow: Shadow,
     spool: Option<Spool>,
     upstream: Upstream,
+    upstream_up: IntGauge,
     aliases: Aliases,
     metrics: Metrics,
     event_log: EventLog,
@@ -165,7 +169,7 @@ impl Face {
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), shared.stop.clone());
         let answers = lists::Answers::new(Places::new(settings.max_list_bytes, metrics.list_bytes.clone()));
-        let Shared { tasks, spool, access, shadow, listed, .. } = shared;
+        let Shared { tasks, spool, access, shadow, listed, upstream_up, .. } = shared;
         let readers = Arc::new(Semaphore::new(look::READERS));
         let admission = OnceLock::new();
         Self(Arc::new(Inner {
@@ -175,6 +179,7 @@ impl Face {
             shadow,
             spool,
             upstream,
+            upstream_up,
             aliases,
             metrics,
             event_log,
@@ -388,7 +393,8 @@ mod tests {
         let settings = Settings { max_list_bytes: one, repair: Repair::Off, ..Settings::default() };
         let (tasks, stop, listed) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         listed.cancel();
-        let shared = Shared { access, tasks, stop, listed, spool: None, shadow };
+        let upstream_up = IntGauge::new("up", "up").unwrap();
+        let shared = Shared { access, tasks, stop, listed, spool: None, shadow, upstream_up };
         let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry).unwrap());
         (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), shared), registry)
     }

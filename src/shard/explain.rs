@@ -175,7 +175,7 @@ impl Shard {
         if objects.is_empty() {
             let found = self.explain.histories().max_by_key(|history| query.likeness(history));
             let found = found.filter(|history| query.likeness(history) * 2 >= query.name.len().max(1));
-            nearest.extend(found.map(|history| format!("{} {}/{}", history.kind, history.namespace, history.name)));
+            nearest.extend(found.map(|history| query.near(history)));
         }
         let unread = self.ledger.total_rejected().cast_signed() - self.explain.rejected().cast_signed();
         let (is_off, span, received) = (!self.explain.is_on(), self.explain.span(), self.ledger.received());
@@ -192,7 +192,7 @@ impl Shard {
                 None => budgets.push(budget),
             }
         }
-        let facts = history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact) && query.means(fact));
+        let facts = history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact) && query.means(history, fact));
         Object {
             kind: history.kind.clone(),
             namespace: history.namespace.clone(),
@@ -283,7 +283,7 @@ impl Shard {
     }
 
     fn records(&self, history: &History, query: &Query) -> Vec<Record> {
-        let meant = || history.facts.iter().enumerate().filter(|(_, fact)| query.means(fact));
+        let meant = || history.facts.iter().enumerate().filter(|(_, fact)| query.means(history, fact));
         let of_query = |kept: &&crate::explain::Kept| {
             meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record))
         };
@@ -321,7 +321,7 @@ impl Shard {
     }
 
     fn decisions(&self, history: &History, query: &Query, now: Now) -> Vec<Decided> {
-        let of_query = |decision: &&crate::explain::Decision| query.means(&history.facts[decision.fact]);
+        let of_query = |decision: &&crate::explain::Decision| query.means(history, &history.facts[decision.fact]);
         let decided = |decision: &crate::explain::Decision| Decided {
             time: stamp(decision.time),
             last: stamp(decision.last),
@@ -487,6 +487,24 @@ mod tests {
     use crate::status::Status;
 
     const MAX: usize = 1 << 20;
+
+    #[test]
+    fn a_record_of_an_earlier_process_is_known() {
+        let mut settings = Settings::default();
+        settings.explain.enabled = true;
+        let [mut earlier, mut later] = [1, 2].map(|seed| Shard::new(KeySecret(1, 2), settings.clone(), seed));
+        earlier.keep_journal();
+        let (now, policy) = (Now::at(1), Policy::default());
+        let mut event = Event { reason: "R".into(), count: 1, ..Event::default() };
+        event.involved_object.name = "web-0".into();
+        assert!(earlier.accept(event, 3, now, &policy).is_ok());
+        let (_, entry) = earlier.take_changes().records.pop().unwrap();
+        later.restore((*entry.unwrap()).clone(), now, &policy);
+        let query = Query { name: "web-0".to_owned(), ..Query::default() };
+        let known = later.explain(&query, now, &policy);
+        let part = &known.objects[0].reasons[0];
+        assert_eq!((part.received, part.shown, part.waiting.values().sum::<u64>()), (3, 0, 3));
+    }
 
     fn event(random: &mut fastrand::Rng) -> Event {
         let text = |random: &mut fastrand::Rng, most: usize| "x".repeat(random.usize(..most));

@@ -50,6 +50,8 @@ impl Shard {
                 namespace: namespace_tag(&entry.event.metadata.namespace),
             };
             correlator.remember(entry.key, observation, settings);
+            let occurrences = entry.occurrences().total();
+            self.explain.restore((record, entry.kind), &entry.event, occurrences, now);
             self.tracked_keys.replace(before, correlator.tracked_keys());
             self.trim();
         }

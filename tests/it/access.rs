@@ -80,6 +80,7 @@ impl Guarded {
             listed: tokio_util::sync::CancellationToken::new(),
             spool: None,
             shadow: eventweir::shadow::Shadow::new(shards.clone(), secret).0,
+            upstream_up: prometheus::IntGauge::new("up", "up").unwrap(),
         };
         let (aliases, metrics) = (Aliases::new(one, secret), ingest::Metrics::new(&registry).unwrap());
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);

@@ -179,6 +179,8 @@ async fn another_replicas_record_is_found_upstream() {
     let program = start_before(&fake, "upstream: {history: off}\n").await;
     let text = told(&program, "object=pod/web-0").await;
     assert!(text.contains("The API server has 1 event of it, reported by kubelet/node-1: another replica"), "{text}");
+    let text = told(&program, "object=pod/web-0&reason=Other").await;
+    assert!(text.contains("pod shop/web-0 with the reason Other") && !text.contains("The API server has"), "{text}");
     program.stop().await;
     other.stop().await;
 }
@@ -216,6 +218,9 @@ async fn occurrences_waiting_for_the_upstream_show_since_when_it_is_down() {
     let text = told(&program, "object=pod/web-0").await;
     assert!(text.starts_with("upstream-down: Not written yet: the upstream has failed since 08:00:0"), "{text}");
     assert!(text.ends_with("(transport). 1 occurrence waits."), "{text}");
+    program.client().await.post(&event("node-1", "web-1", "BackOff", "not tried")).await;
+    let text = told(&program, "object=pod/web-1").await;
+    assert!(text.starts_with("upstream-down: Not written yet: the upstream is down. 0 of 1"), "{text}");
     fake.set_up(true);
     program.settle().await;
     assert!(told(&program, "object=pod/web-0").await.starts_with("shown: 1 of 1"));
@@ -428,6 +433,7 @@ async fn top_counts_and_the_account_is_the_ledgers() {
     assert_eq!((&top["account"]["received"], &top["account"]["written"]), (&json!(6), &json!(6)));
     let other = client.get("/eventweir/v1/top?namespace=other").await.json();
     assert_eq!((&other["objects"], &other["account"]), (&json!([]), &Value::Null));
+    assert_eq!(other["receivedPerSecond"].to_string(), "0.0");
     program.stop().await;
 }
 

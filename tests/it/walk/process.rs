@@ -124,6 +124,7 @@ impl Process {
             listed,
             spool: spool.clone(),
             shadow: Shadow::new(shards.clone(), secret).0,
+            upstream_up: monitor.up(),
         };
         let aliases = Aliases::new(NonZeroUsize::new(1000).unwrap(), secret);
         let ack = if setup.spool { Ack::Durable } else { Ack::Accepted };

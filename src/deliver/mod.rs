@@ -41,8 +41,8 @@ const BURST: usize = 4;
 /// Records of open breakers that are postponed in a row.
 const POSTPONED_MAX: usize = 64;
 
-/// Shortest time between two log lines about losses for one reason.
-const LOSS_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Shortest time between two log lines about losses for one reason, or about one forbidden verb.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Shortest time between two reads of the outbox's storm news, of which it keeps a few.
 const STORM_LOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -177,9 +177,9 @@ struct Delivery {
     /// The record of each request in flight.
     // LIMIT: as many as `requests`.
     records: HashMap<Id, Sent>,
-    /// Time of the last log line about a loss, by reason.
-    // LIMIT: one per reason.
-    logged_losses: HashMap<LostReason, Mono>,
+    /// Time of the last log line about a loss, by reason, and about a forbidden verb.
+    // LIMIT: one per reason and verb.
+    logged: HashMap<&'static str, Mono>,
     storms_logged: Mono,
     /// The next shard.
     turn: usize,
@@ -219,7 +219,7 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
         jitter: fastrand::Rng::with_seed(seed),
         requests: JoinSet::new(),
         records: HashMap::new(),
-        logged_losses: HashMap::new(),
+        logged: HashMap::new(),
         storms_logged: Mono(i64::MIN),
         turn: 0,
         warnings: 0,
@@ -360,18 +360,17 @@ impl Delivery {
             Answer::Retry(retry) if retry.fault != Fault::Conflict => Some(*retry),
             Answer::Retry(_) | Answer::Stored(_) | Answer::Missing | Answer::Exists | Answer::Refused(_) => None,
         };
+        let became_forbidden = self.monitor.note_rights(sent.verb, &answer);
         if let Answer::Refused(refusal) = &answer {
-            tracing::debug!(
-                reason = refusal.reason.label(),
-                message = refusal.status.message,
-                "the upstream refused an event"
-            );
-        }
-        if self.monitor.note_rights(sent.verb, &answer) {
-            tracing::error!(
-                verb = sent.verb.label(),
-                "the upstream forbids eventweir to write events; see /readyz of the admin port"
-            );
+            let (reason, message, verb) = (refusal.reason.label(), &refusal.status.message, sent.verb.label());
+            tracing::debug!(reason, message, "the upstream refused an event");
+            if became_forbidden && self.may_log(verb, now.mono) {
+                tracing::error!(
+                    verb,
+                    message,
+                    "the upstream forbids eventweir to write events; see /readyz of the admin port"
+                );
+            }
         }
         let (jitter, settings) = (self.jitter.f64(), self.monitor.settings());
         let outcome = self.breakers.settle(&sent.scope, failure, (sent.at, now.mono), &settings, jitter);
@@ -392,14 +391,21 @@ impl Delivery {
 
     /// Logs losses at most once a minute per reason; the ledger counts all.
     fn log_loss(&mut self, reason: LostReason, now: Mono) {
-        let quiet = self.logged_losses.get(&reason).is_some_and(|last| now.since(*last) < LOSS_LOG_INTERVAL);
-        if !quiet {
-            self.logged_losses.insert(reason, now);
+        if self.may_log(reason.label(), now) {
             tracing::warn!(
                 reason = reason.label(),
                 "occurrences are lost: the upstream refuses their records for good"
             );
         }
+    }
+
+    /// Whether a reason of losses or a forbidden verb was not logged within a minute; notes that it is logged now.
+    fn may_log(&mut self, what: &'static str, now: Mono) -> bool {
+        let may = self.logged.get(what).is_none_or(|last| now.since(*last) >= LOG_INTERVAL);
+        if may {
+            self.logged.insert(what, now);
+        }
+        may
     }
 
     /// Returns fault and cause of a failure.

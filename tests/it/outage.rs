@@ -76,6 +76,25 @@ async fn the_log_names_the_failure_that_began_an_outage() {
     bench.finish().await;
 }
 
+/// A policy of one namespace answers 403, while the writes of others succeed.
+#[tokio::test(start_paused = true)]
+async fn the_log_quotes_a_forbidden_write_at_most_once_a_minute() {
+    let log = Log::capture();
+    let mut bench = Bench::with(Options::default());
+    bench.fake.plan(|seen| if seen.object == "web-0" { Fault::Before(403) } else { Fault::None });
+    bench.offer(event("node-1", "web-0", "BackOff", "restarting"));
+    for number in 1..50 {
+        bench.offer(event("node-1", &format!("web-{number}"), "BackOff", "restarting"));
+        bench.pass(Duration::from_secs(1)).await;
+    }
+    let text = log.text();
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("forbids eventweir to write")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("as the test asked"), "{lines:?}");
+    bench.fake.plan(|_| Fault::None);
+    bench.settle().await;
+    bench.finish().await;
+}
+
 /// Regression: a record at its maximum age with a token set its timer to a past time, forever. Delivery never returned,
 /// and held the lock of its shard.
 #[tokio::test(start_paused = true)]

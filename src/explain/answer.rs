@@ -432,7 +432,7 @@ impl Explanation {
         if let Some(first) = stored.first() {
             let number = plural(stored.len() as u64, "event");
             self.answer.text += &format!(
-                " The API server has {number} of it, reported by {}: another replica, an earlier process or the reporter has written them.",
+                " The API server has {number} of it, reported by {}: another replica, an earlier process or the reporter has written them, or this process before it forgot them.",
                 first.source
             );
             self.answer.action = "Ask all replicas, each with a --server of its own.".to_owned();

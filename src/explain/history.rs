@@ -202,6 +202,8 @@ pub struct Kept {
     pub count: i64,
     /// Whether its next occurrence has to begin another record.
     pub has_ended: bool,
+    /// Whether the upstream has it no longer: it has expired or was deleted there.
+    pub is_gone: bool,
     /// Its messages.
     pub messages: Messages,
     /// The hash of the newest message, which most occurrences share.
@@ -418,8 +420,18 @@ impl History {
         if !message.is_empty() {
             messages.push(kind, most, mark, message);
         }
-        let (name, stored, has_ended) = (SmolStr::default(), false, false);
-        let kept = Kept { record, kind, name, fact, stored, count: before.into(), has_ended, messages, newest: mark };
+        let kept = Kept {
+            record,
+            kind,
+            name: SmolStr::default(),
+            fact,
+            stored: false,
+            count: before.into(),
+            has_ended: false,
+            is_gone: false,
+            messages,
+            newest: mark,
+        };
         self.texts += kept_size(&kept);
         self.records.reserve_exact(room(self.records.len(), self.records.capacity(), RECORDS));
         self.records.push_back(kept);
@@ -431,7 +443,7 @@ impl History {
         let Some(kept) = self.kept_mut(record) else { return 0 };
         let before = heap(&kept.name);
         kept.name = name.clone();
-        kept.stored = true;
+        (kept.stored, kept.is_gone) = (true, false);
         let grown = u64::try_from(count - kept.count).unwrap_or(0);
         kept.count = count;
         self.texts = self.texts - before + heap(name);

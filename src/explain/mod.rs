@@ -541,6 +541,13 @@ impl Store {
         Some(Spot { object, fact, mark: history.facts[fact].mark, group: 0 })
     }
 
+    /// Notes that the upstream no longer has a settled record; its next write creates it again.
+    pub fn gone(&mut self, object: Key, record: RecordId) {
+        if let Some(kept) = self.objects.peek_mut(&object).and_then(|history| history.kept_mut(record)) {
+            kept.is_gone = true;
+        }
+    }
+
     fn hits(&mut self, rule: Option<usize>) -> Option<&mut u64> {
         let place = rule.map_or(0, |rule| rule + 1);
         if self.rule_hits.len() <= place {

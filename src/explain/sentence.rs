@@ -261,7 +261,13 @@ impl Object {
                 "Its last messages are below.",
             );
         }
-        let name = self.record(part, "single").map_or("", |record| record.name.as_str());
+        let record = self.record(part, "single");
+        let name = record.map_or("", |record| record.name.as_str());
+        if record.is_some_and(|record| record.state == "gone") {
+            let were = of_how_many.replacen(" are ", " were ", 1);
+            let text = format!("{were}, in {name}. The API server has it no longer: it expired or was deleted.");
+            return answer("shown", text, "Nothing: the next occurrence creates it again.");
+        }
         answer("shown", format!("{of_how_many}, in {name}."), "")
     }
 }

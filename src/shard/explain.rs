@@ -293,6 +293,7 @@ impl Shard {
             let state = match &view {
                 Some(view) if view.is_in_flight => "in-flight",
                 Some(view) if view.waiting > 0 => "waiting",
+                _ if kept.is_gone => "gone",
                 _ if kept.has_ended && !kept.stored => "ended",
                 _ if kept.stored => "settled",
                 _ => "unwritten",

@@ -107,6 +107,7 @@ impl Shard {
             let before = correlator.tracked_keys();
             correlator.learn_gone(key, &event.metadata.resource_version);
             self.tracked_keys.replace(before, correlator.tracked_keys());
+            self.explain.gone(handle.object, handle.record);
         }
         self.forget_folded(now);
     }
@@ -134,6 +135,7 @@ mod tests {
 
     use super::*;
     use crate::correlator::{KeySecret, Settings};
+    use crate::explain::{Explanation, Query};
     use crate::outbox::{Answer, Applied, Fault, Request, Retry};
     use crate::shard;
 
@@ -195,6 +197,32 @@ mod tests {
             assert!(matches!(write.request, Request::Create { event, .. } if event.count == 3));
             assert!(shard.balance().is_exact());
         }
+    }
+
+    #[test]
+    fn explain_says_that_a_record_has_expired_until_it_is_written_again() {
+        let mut settings = shard::Settings::default();
+        settings.explain.enabled = true;
+        let (mut shard, policy) = (Shard::new(KeySecret(1, 2), settings, 1), Policy::default());
+        let text = |shard: &mut Shard, at| {
+            let query = Query { name: "web-0".to_owned(), ..Query::default() };
+            let known = shard.explain(&query, Now::at(at), &policy);
+            Explanation::new(&query, vec![known], false, at).answer.text
+        };
+        let is_stored = |shard: &mut Shard, version: &str, count, at| {
+            shard.accept(event(""), 1, Now::at(at), &Policy::default()).unwrap();
+            let write = shard.next_write(Now::at(at)).unwrap();
+            shard.settle(write.record, Answer::Stored(Box::new(Event { count, ..event(version) })), Now::at(at));
+        };
+        is_stored(&mut shard, "5", 1, 1);
+        assert_eq!(text(&mut shard, 1), "1 of 1 occurrences are shown, in a.");
+        let later = 3_000_000_000;
+        assert_eq!(shard.next_write(Now::at(later)), None);
+        shard.learn_gone(&event("6"), Now::at(later), &Policy::default());
+        let gone = "1 of 1 occurrences were shown, in a. The API server has it no longer: it expired or was deleted.";
+        assert_eq!(text(&mut shard, later), gone);
+        is_stored(&mut shard, "7", 2, 2 * later);
+        assert_eq!(text(&mut shard, 2 * later), "2 of 2 occurrences are shown, in a.");
     }
 
     /// Fault: the record was created once more, with its running count.

@@ -80,6 +80,8 @@ impl Object {
             self.explain_dropped(part, *number)
         } else if let Some((why, _)) = part.waiting.iter().next_back() {
             self.explain_waiting(part, why, is_down)
+        } else if part.received == part.rejected {
+            self.explain_refused(part)
         } else {
             self.explain_shown(part)
         }
@@ -195,34 +197,32 @@ impl Object {
         )
     }
 
-    fn explain_shown(&self, part: &Part) -> Answer {
-        let of_how_many = part.of_how_many();
+    fn explain_refused(&self, part: &Part) -> Answer {
+        let refused = self.decided(part, "rejected");
+        let at = refused.map_or("", |decision| clock(&decision.last));
+        let words = refused.map_or("", |decision| decision.text.as_str());
+        let why = refused.map_or("", |decision| decision.why);
         if part.received == 0 {
-            let refused = self.decided(part, "rejected");
             return answer(
                 "rejected",
-                format!(
-                    "No occurrence was received. A change of the event was refused at {}: {}",
-                    refused.map_or("", |decision| clock(&decision.last)),
-                    refused.map(|decision| decision.text.as_str()).unwrap_or_default()
-                ),
+                format!("No occurrence was received. A change of the event was refused at {at}: {words}"),
                 "The client has the refusal; a PUT, an apply or a patch of other members is no occurrence.",
             );
         }
-        if part.received == part.rejected && part.rejected > 0 {
-            let refused = self.decided(part, "rejected");
-            let why = refused.map_or("", |decision| decision.why);
+        let text = format!("Refused at {at}: {} ({why})", plural(part.rejected, "occurrence"));
+        if why == "full" {
             return answer(
-                if why == "full" { "full" } else { "rejected" },
-                format!(
-                    "Refused at {}: {} ({why}) {}",
-                    refused.map_or("", |decision| clock(&decision.last)),
-                    plural(part.rejected, "occurrence"),
-                    refused.map(|decision| decision.text.as_str()).unwrap_or_default()
-                ),
-                "The client has the refusal; see eventweir_ledger_rejected_total.",
+                "full",
+                format!("{text}: the outbox has no room for another record of its source."),
+                "Nothing if its client retries. Check the upstream, else raise outbox.maxRecords and outbox.maxBytes.",
             );
         }
+        let action = "The client has the refusal; see eventweir_ledger_rejected_total.";
+        answer("rejected", format!("{text} {words}"), action)
+    }
+
+    fn explain_shown(&self, part: &Part) -> Answer {
+        let of_how_many = part.of_how_many();
         if part.in_summary > 0 {
             let form =
                 self.records.iter().find(|record| record.name == part.summary).map_or("digest", |record| record.form);

@@ -377,7 +377,11 @@ async fn a_refused_event_is_explained_with_the_reason() {
     let client = &mut program.client().await;
     client.post(&event("node-1", "web-0", "R", "m")).await;
     assert_eq!(client.post(&event("node-1", "web-1", "R", "m")).await.status, 429);
-    assert!(told(&program, "object=pod/web-1").await.starts_with("full: Refused at 08:00:00: 1 occurrence (full)"));
+    assert!(
+        told(&program, "object=pod/web-1")
+            .await
+            .starts_with("full: Refused at 08:00:00: 1 occurrence (full): the outbox")
+    );
     let mut invalid = event("node-1", "web-2", "R", "m");
     invalid.involved_object.namespace = "other".into();
     assert_eq!(client.post(&invalid).await.status, 422);

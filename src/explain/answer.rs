@@ -70,10 +70,10 @@ pub struct Known {
     pub is_off: bool,
     /// When its store began, and the time of the newest decision that it has forgotten.
     pub span: (Option<i64>, Option<i64>),
-    /// Occurrences that the shard has received.
+    /// Occurrences that the shard has received, in the queried namespace if there is one.
     pub received: u64,
     /// Refused occurrences, less those that are noted with their object. May be negative, because the two may be in
-    /// different shards.
+    /// different shards. 0 if a namespace is queried.
     pub unread: i64,
     /// The selected objects.
     pub objects: Vec<Object>,
@@ -361,10 +361,19 @@ const WORST_FIRST: [&str; 21] = [
     "unknown",
 ];
 
+/// Whether the upstream answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upstream {
+    /// It does, or was not tried yet.
+    Up,
+    /// Its newest requests failed.
+    Down,
+}
+
 impl Explanation {
-    /// Combines what the shards know into an answer. `is_down` says whether the upstream is down.
+    /// Combines what the shards know into an answer.
     #[must_use]
-    pub fn new(query: &Query, shards: Vec<Known>, is_down: bool, now: i64) -> Self {
+    pub fn new(query: &Query, shards: Vec<Known>, upstream: Upstream, now: i64) -> Self {
         let began = shards.iter().filter_map(|known| known.span.0).min();
         let forgotten = shards.iter().filter_map(|known| known.span.1).max();
         let received: u64 = shards.iter().map(|known| known.received).sum();
@@ -393,7 +402,7 @@ impl Explanation {
         }
         for object in &mut objects {
             for number in 0..object.reasons.len() {
-                object.reasons[number].answer = object.explain(&object.reasons[number], is_down);
+                object.reasons[number].answer = object.explain(&object.reasons[number], upstream);
             }
         }
         let rank = |part: &Part| WORST_FIRST.iter().position(|code| *code == part.answer.code);
@@ -477,8 +486,9 @@ fn unknown(
             clock(&stamp(forgotten))
         ),
         (Some(began), None) => format!(
-            "Nothing is known about {object}: of {} since {} none was about it.",
+            "Nothing is known about {object}: of {}{} since {} none was about it.",
             plural(received, "occurrence"),
+            if query.namespace.is_empty() { "" } else { " in its namespace" },
             clock(&stamp(began))
         ),
         (None, None) => format!("Nothing is known about {object}: no occurrence has been received since the start."),
@@ -512,7 +522,7 @@ mod tests {
     #[test]
     fn explain_says_that_it_is_off() {
         let known = Known { is_off: true, received: 3, ..Known::default() };
-        let answer = Explanation::new(&Query::default(), vec![known], false, 0).answer;
+        let answer = Explanation::new(&Query::default(), vec![known], Upstream::Up, 0).answer;
         assert!(answer.text.ends_with("explain.enabled is false.") && answer.code == "unknown", "{}", answer.text);
     }
 
@@ -523,7 +533,7 @@ mod tests {
         let [kind, name] = ["namespace", "shop"].map(str::to_owned);
         let query = Query { kind, namespace: name.clone(), name, ..Query::default() };
         let known = Known { objects: vec![namespace], ..Known::default() };
-        let answer = Explanation::new(&query, vec![known], false, 0).answer;
+        let answer = Explanation::new(&query, vec![known], Upstream::Up, 0).answer;
         let text = "Nothing was reported about namespace shop/shop. Its storm record shop.1 counts occurrences of other objects.";
         assert_eq!((answer.code, &*answer.text), ("storm", text));
     }
@@ -533,7 +543,7 @@ mod tests {
         let record = Record { name: "web-0.1".into(), form: "single", state: "settled", ..Record::default() };
         let known = Known { objects: vec![Object { records: vec![record], ..Object::default() }], ..Known::default() };
         let query = Query { kind: "pod".to_owned(), name: "web-0".to_owned(), ..Query::default() };
-        let answer = Explanation::new(&query, vec![known], false, 0).answer;
+        let answer = Explanation::new(&query, vec![known], Upstream::Up, 0).answer;
         assert!(answer.text.ends_with("Its single record web-0.1 is settled."), "{}", answer.text);
         assert_eq!(answer.code, "unknown");
     }
@@ -552,7 +562,7 @@ mod tests {
         };
         let objects = vec![object("a", BTreeMap::new()), object("b", [("invalid", 1)].into())];
         let known = Known { objects, ..Known::default() };
-        let answer = Explanation::new(&Query::default(), vec![known], false, 0).answer;
+        let answer = Explanation::new(&Query::default(), vec![known], Upstream::Up, 0).answer;
         assert!(answer.text.starts_with("Pod shop/b R: Lost at"), "{}", answer.text);
     }
 

@@ -15,7 +15,9 @@ mod tap;
 mod tests;
 mod view;
 
-pub use answer::{Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, clean, stamp};
+pub use answer::{
+    Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, Upstream, clean, stamp,
+};
 pub use history::{Decision, Fact, History, Kept, Messages, Rates, Verdict};
 pub use marks::Marks;
 use marks::mark;

@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::answer::{Answer, Budget, Decided, Object, Part, Record};
+use super::answer::{Answer, Budget, Decided, Object, Part, Record, Upstream};
 
 pub(super) fn plural(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
@@ -71,15 +71,15 @@ impl Object {
         self.records.iter().rev().find(|record| record.form == form && record.reason == part.reason)
     }
 
-    /// Says where the occurrences of a reason are. `is_down` says whether the upstream is down.
+    /// Says where the occurrences of a reason are.
     #[must_use]
-    pub fn explain(&self, part: &Part, is_down: bool) -> Answer {
+    pub fn explain(&self, part: &Part, upstream: Upstream) -> Answer {
         if let Some((why, number)) = part.lost.iter().find(|(why, _)| **why != "suppressed") {
             self.explain_lost(part, why, *number)
         } else if let Some(number) = part.lost.get("suppressed") {
             self.explain_dropped(part, *number)
         } else if let Some((why, _)) = part.waiting.iter().next_back() {
-            self.explain_waiting(part, why, is_down)
+            self.explain_waiting(part, why, upstream)
         } else if part.received == part.rejected {
             self.explain_refused(part)
         } else {
@@ -148,7 +148,8 @@ impl Object {
         )
     }
 
-    fn explain_waiting(&self, part: &Part, why: &str, is_down: bool) -> Answer {
+    fn explain_waiting(&self, part: &Part, why: &str, upstream: Upstream) -> Answer {
+        let is_down = upstream == Upstream::Down;
         let of_how_many = part.of_how_many();
         let budget = self.budget(part);
         let waiting: u64 = part.waiting.values().sum();
@@ -295,7 +296,7 @@ mod tests {
             ("in_flight", Vec::new(), "coalescing"),
         ] {
             let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
-            assert_eq!(object(&part, decisions).explain(&part, false).code, code, "{why}");
+            assert_eq!(object(&part, decisions).explain(&part, Upstream::Up).code, code, "{why}");
         }
     }
 
@@ -303,10 +304,11 @@ mod tests {
     fn a_record_that_was_not_tried_waits_for_an_upstream_that_is_down() {
         for why in ["turn", "group", "budget"] {
             let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
-            let explained = |is_down| object(&part, Vec::new()).explain(&part, is_down);
+            let explained = |upstream| object(&part, Vec::new()).explain(&part, upstream);
             let text = "Not written yet: the upstream is down. 0 of 1 occurrences are shown; 1 occurrence waits.";
-            assert_eq!((explained(true).code, &*explained(true).text), ("upstream-down", text));
-            assert_ne!(explained(false).code, "upstream-down");
+            let down = explained(Upstream::Down);
+            assert_eq!((down.code, down.text.as_str()), ("upstream-down", text));
+            assert_ne!(explained(Upstream::Up).code, "upstream-down");
         }
     }
 
@@ -315,7 +317,7 @@ mod tests {
         for (why, beginning) in [("unauthorized", "Renew"), ("not_apiserver", "Check the upstream's address")] {
             let part = Part { reason: "R".into(), received: 1, waiting: [("retry", 1)].into(), ..Part::default() };
             let failed = Decided { why, ..decided("failed", "") };
-            let action = object(&part, vec![failed]).explain(&part, false).action;
+            let action = object(&part, vec![failed]).explain(&part, Upstream::Up).action;
             assert!(action.starts_with(beginning), "{action}");
         }
     }
@@ -324,7 +326,7 @@ mod tests {
     fn refused_occurrences_are_named_beside_the_others() {
         for (rejected, refused) in [(1, "1 was refused"), (2, "2 were refused")] {
             let part = Part { reason: "R".into(), received: 4, shown: 4 - rejected, rejected, ..Part::default() };
-            let text = object(&part, Vec::new()).explain(&part, false).text;
+            let text = object(&part, Vec::new()).explain(&part, Upstream::Up).text;
             assert_eq!(text, format!("{} of 4 occurrences are shown, {refused}, in .", 4 - rejected));
         }
     }
@@ -339,7 +341,7 @@ mod tests {
             ("events is forbidden: User \"eventweir\" cannot create", "forbidden"),
         ] {
             let part = Part { reason: "R".into(), received: 1, lost: [("forbidden", 1)].into(), ..Part::default() };
-            let answer = object(&part, vec![decided("lost", text)]).explain(&part, false);
+            let answer = object(&part, vec![decided("lost", text)]).explain(&part, Upstream::Up);
             let said = format!("Lost at 10:33:02, 1 occurrence: the upstream refused it (403): {text}");
             assert_eq!((answer.code, answer.text), (code, said));
         }

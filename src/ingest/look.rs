@@ -19,7 +19,7 @@ use super::rejection::StatusError;
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, Event};
-use crate::explain::{Explanation, Group, Query, Recent, Selector, Stored, Totals, Unseen, Window, source};
+use crate::explain::{self, Explanation, Group, Query, Recent, Selector, Stored, Totals, Unseen, Window, source};
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
 
@@ -140,7 +140,7 @@ fn side(totals: &Totals) -> Value {
 /// Returns the number of facts without any record, and the oldest one.
 fn unseen(unseen: &Unseen) -> Value {
     let oldest = unseen.oldest.as_ref().map(|(since, namespace, object, reason)| {
-        let since = crate::explain::stamp(*since);
+        let since = explain::stamp(*since);
         json!({ "since": since, "namespace": namespace, "object": object, "reason": reason })
     });
     json!({ "facts": unseen.number, "oldest": oldest })
@@ -162,7 +162,7 @@ impl Face {
         });
         Some(json!({
             "apiVersion": "eventweir/v1", "kind": "Shadow", "file": difference.file,
-            "since": crate::explain::stamp(difference.since), "missed": difference.missed,
+            "since": explain::stamp(difference.since), "missed": difference.missed,
             "account": account, "reasons": reasons.collect::<Vec<_>>(),
             "unseen": { "live": unseen(&difference.unseen.live), "shadow": unseen(&difference.unseen.shadow) },
         }))
@@ -179,8 +179,8 @@ impl Face {
             query.follow_alias(&told);
         }
         let shards = &self.0.shards;
-        let is_down = self.0.upstream_up.get() == 0;
-        let mut explanation = Explanation::new(&query, shards.explain(&query), is_down, shards.clock().now().wall);
+        let upstream = if self.0.upstream_up.get() == 0 { explain::Upstream::Down } else { explain::Upstream::Up };
+        let mut explanation = Explanation::new(&query, shards.explain(&query), upstream, shards.clock().now().wall);
         if explanation.objects.is_empty() && !query.name.is_empty() {
             explanation.found_upstream(self.stored(&query).await);
         }
@@ -241,7 +241,7 @@ impl Face {
         #[expect(clippy::cast_precision_loss, reason = "numbers for people")]
         let hour = |recent: Recent, now| recent.hour(now) as f64;
         json!({
-            "apiVersion": "eventweir/v1", "kind": "Top", "now": crate::explain::stamp(now.wall),
+            "apiVersion": "eventweir/v1", "kind": "Top", "now": explain::stamp(now.wall),
             "window": window.label(),
             "receivedPerSecond": sum(|group| group.recent, Recent::per_second),
             "writtenPerSecond": sum(|group| group.writes, Recent::per_second),
@@ -359,7 +359,7 @@ impl Rate {
 }
 
 struct Reader {
-    lines: tokio::sync::broadcast::Receiver<Arc<crate::explain::Line>>,
+    lines: tokio::sync::broadcast::Receiver<Arc<explain::Line>>,
     selector: Selector,
     rate: Rate,
     is_sse: bool,

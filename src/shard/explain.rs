@@ -177,8 +177,15 @@ impl Shard {
             let found = found.filter(|history| query.likeness(history) * 2 >= query.name.len().max(1));
             nearest.extend(found.map(|history| query.near(history)));
         }
-        let unread = self.ledger.total_rejected().cast_signed() - self.explain.rejected().cast_signed();
-        let (is_off, span, received) = (!self.explain.is_on(), self.explain.span(), self.ledger.received());
+        let (is_off, span) = (!self.explain.is_on(), self.explain.span());
+        // The caller may not be allowed to see other namespaces.
+        let (received, unread) = if query.namespace.is_empty() {
+            let unread = self.ledger.total_rejected().cast_signed() - self.explain.rejected().cast_signed();
+            (self.ledger.received(), unread)
+        } else {
+            let groups = self.explain.groups().iter().filter(|group| group.namespace == query.namespace);
+            (groups.map(|group| group.totals.received).sum(), 0)
+        };
         Known { is_off, span, received, unread, objects, nearest }
     }
 

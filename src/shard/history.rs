@@ -207,7 +207,7 @@ mod tests {
         let text = |shard: &mut Shard, at| {
             let query = Query { name: "web-0".to_owned(), ..Query::default() };
             let known = shard.explain(&query, Now::at(at), &policy);
-            Explanation::new(&query, vec![known], false, at).answer.text
+            Explanation::new(&query, vec![known], crate::explain::Upstream::Up, at).answer.text
         };
         let is_stored = |shard: &mut Shard, version: &str, count, at| {
             shard.accept(event(""), 1, Now::at(at), &Policy::default()).unwrap();

@@ -145,7 +145,7 @@ async fn an_unknown_object_is_explained_with_the_reason() {
     program.client().await.post(&plain()).await;
     assert_eq!(
         told(&program, "object=pod/web-9").await,
-        "unknown: Nothing is known about pod shop/web-9: of 1 occurrence since 08:00:00 none was about it. \
+        "unknown: Nothing is known about pod shop/web-9: of 1 occurrence in its namespace since 08:00:00 none was about it. \
          The nearest name is Pod shop/web-0."
     );
     let client = &mut program.client().await;

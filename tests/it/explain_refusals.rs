@@ -36,7 +36,12 @@ async fn a_refused_line_of_a_batch_is_recorded_with_its_object() {
     assert!(text.starts_with("rejected: Refused at 08:00:00: 1 occurrence (limited)"), "{text}");
     // An unreadable event has no object.
     client.send("POST", "/eventweir/v1/events", &[], b"{nonsense\n").await;
+    // Only a question about all namespaces shows numbers of all.
     let text = told(&program, "pod/web-9").await;
+    assert!(text.contains("of 3 occurrences in its namespace since") && !text.contains("refused"), "{text}");
+    let everywhere = program.client().await.get("/eventweir/v1/explain?object=pod/web-9").await.json();
+    let text = everywhere["answer"]["text"].as_str().unwrap();
+    assert!(text.contains("of 4 occurrences since"), "{text}");
     assert!(text.contains("1 occurrence was refused before the object could be read."), "{text}");
     program.stop().await;
 }

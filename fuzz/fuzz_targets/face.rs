@@ -45,8 +45,9 @@ impl Fixture {
         let (shadow, _) = Shadow::new(shards.clone(), KeySecret(7, 9));
         let listed = tokio_util::sync::CancellationToken::new();
         listed.cancel();
-        let shared =
-            Shared { access, tasks: Default::default(), stop: Default::default(), listed, spool: None, shadow };
+        let upstream_up = prometheus::IntGauge::new("up", "up").expect("a valid name");
+        let (tasks, stop) = Default::default();
+        let shared = Shared { access, tasks, stop, listed, spool: None, shadow, upstream_up };
         let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"), KeySecret(8, 10));
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
         Self { face, shards }

@@ -129,7 +129,7 @@ async fn a_deleted_record_stays_deleted_and_the_next_occurrence_begins_a_new_one
     assert!(program.app.stop().await.is_exact());
 }
 
-/// Regression: a successful DELETE was answered in compact JSON, whatever the client accepts.
+/// Fault: a successful DELETE was answered in compact JSON, whatever the client accepts.
 #[tokio::test]
 async fn a_delete_is_answered_as_its_client_accepts() {
     let program = start("{}").await;
@@ -148,7 +148,7 @@ async fn a_delete_is_answered_as_its_client_accepts() {
     program.app.stop().await;
 }
 
-/// Regression: only answers to a GET were compressed, also for a client that refuses gzip.
+/// Fault: only answers to a GET were compressed, also for a client that refuses gzip.
 #[tokio::test]
 async fn every_long_answer_is_compressed_if_its_client_accepts_that() {
     let program = start("ingest: {repair: off}").await;
@@ -171,7 +171,7 @@ async fn every_long_answer_is_compressed_if_its_client_accepts_that() {
     program.app.stop().await;
 }
 
-/// Regression: metadata informers of client-go got whole events, which they cannot decode.
+/// Fault: metadata informers of client-go got whole events, which they cannot decode.
 #[tokio::test]
 async fn a_watch_of_metadata_in_protobuf_has_metadata_alone() {
     let program = start("{}").await;

@@ -137,7 +137,7 @@ mod tests {
         event
     }
 
-    /// Regression: with `upstream.group: events` and without correlation, events were stored without their series.
+    /// Fault: with `upstream.group: events` and without correlation, events were stored without their series.
     #[test]
     fn a_series_without_a_count_is_kept_if_it_is_valid() {
         let posted = |count, last_observed_time| {

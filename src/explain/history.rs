@@ -497,8 +497,8 @@ impl History {
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
         // A failure after a write begins another series of failures.
-        let written = self.decisions.iter().filter(|last| last.verdict == Verdict::Written && last.record == record);
-        let written = written.map(|last| last.last).max().filter(|_| verdict == Verdict::Failed);
+        let writes = self.decisions.iter().filter(|last| last.verdict == Verdict::Written && last.record == record);
+        let written = if verdict == Verdict::Failed { writes.map(|last| last.last).max() } else { None };
         let like = |last: &&mut Decision| {
             written.is_none_or(|written| written < last.last)
                 && (last.mark, last.fact, last.verdict, last.record, last.why) == (mark, fact, verdict, record, why)

@@ -139,7 +139,7 @@ async fn a_client_that_reads_slowly_is_not_closed_and_one_that_reads_nothing_is(
     assert!(rest.len() < LARGE, "not closed");
 }
 
-/// Regression: a request was dropped if its client closed its side before the answer.
+/// Fault: a request was dropped if its client closed its side before the answer.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_closes_its_side_after_its_request_is_answered() {
     let (server, address) = server().await;

@@ -76,7 +76,7 @@ async fn a_waiting_client_gets_the_upstreams_refusal() {
     assert_eq!(fake.shown(), 1);
 }
 
-/// Regression: a patch was answered with 200 before the upstream had refused it.
+/// Fault: a patch was answered with 200 before the upstream had refused it.
 #[tokio::test]
 async fn a_patch_of_a_growing_count_waits_for_the_upstream_too() {
     let fake = FakeApiserver::new(Clock::manual(START));

@@ -60,7 +60,7 @@ async fn a_series_of_client_go_counts_its_occurrences_and_is_read_in_both_api_gr
     assert_eq!((ledger.received(), ledger.total_written()), (60, 60));
 }
 
-/// Regression: if client-go sent an event and its series at once and the series came first, the first occurrence
+/// Fault: if client-go sent an event and its series at once and the series came first, the first occurrence
 /// counted twice.
 #[tokio::test]
 async fn a_series_that_overtakes_its_first_occurrence_includes_it() {

@@ -159,7 +159,7 @@ async fn a_write_whose_fate_was_unknown_at_the_crash_counts_once() {
     crash_amid(&[], Duration::from_secs(5), &[], 0).await;
 }
 
-/// Regression: the counted part of a client's total was lost with the process if the alias differs from the record's
+/// Fault: the counted part of a client's total was lost with the process if the alias differs from the record's
 /// name.
 #[tokio::test(start_paused = true)]
 async fn a_clients_count_survives_the_process_with_its_occurrences() {
@@ -303,7 +303,7 @@ async fn passing<T>(world: &World, ends: impl Future<Output = T>) -> (T, Duratio
     (result, world.fake.clock().now().mono.since(started))
 }
 
-/// Regression: the spool did not become degraded, records waiting for a commit were never written, and `durable` waited
+/// Fault: the spool did not become degraded, records waiting for a commit were never written, and `durable` waited
 /// forever.
 #[tokio::test(start_paused = true)]
 async fn a_hanging_disk_is_reported_within_seconds_until_it_answers() {
@@ -336,7 +336,7 @@ async fn a_hanging_disk_is_reported_within_seconds_until_it_answers() {
     life.end().await;
 }
 
-/// Regression: the drain waited for the disk forever.
+/// Fault: the drain waited for the disk forever.
 #[tokio::test(start_paused = true)]
 async fn a_drain_does_not_wait_for_a_hanging_disk() {
     for is_degraded in [true, false] {

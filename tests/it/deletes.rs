@@ -96,7 +96,7 @@ async fn name_with_a_dead_alias(program: &Program) -> (Event, String) {
     (plain(), format!("{EVENTS}/{name}"))
 }
 
-/// Regression: the record was created again with its whole count.
+/// Fault: the record was created again with its whole count.
 #[tokio::test]
 async fn a_delete_by_a_dead_alias_forgets_the_record_of_the_name() {
     let program = start("").await;
@@ -111,7 +111,7 @@ async fn a_delete_by_a_dead_alias_forgets_the_record_of_the_name() {
     program.stop().await;
 }
 
-/// Regression: the next write undid the PUT.
+/// Fault: the next write undid the PUT.
 #[tokio::test]
 async fn a_put_by_a_dead_alias_changes_the_record_of_the_name() {
     let program = start("").await;
@@ -127,7 +127,7 @@ async fn a_put_by_a_dead_alias_changes_the_record_of_the_name() {
     program.stop().await;
 }
 
-/// Regression: the record was created again with its whole count.
+/// Fault: the record was created again with its whole count.
 #[tokio::test(start_paused = true)]
 async fn after_a_delete_with_a_lost_answer_the_count_begins_again() {
     for fault in [Fault::After(500), Fault::After(504), Fault::Before(503)] {
@@ -152,7 +152,7 @@ async fn after_a_delete_with_a_lost_answer_the_count_begins_again() {
     }
 }
 
-/// Regression: a PATCH of the name was still answered with 200.
+/// Fault: a PATCH of the name was still answered with 200.
 #[tokio::test]
 async fn a_name_without_an_event_is_forgotten_by_its_delete() {
     let program = start("").await;
@@ -191,7 +191,7 @@ async fn taken_name() -> (FakeApiserver, Program, Event) {
     (fake, program, second)
 }
 
-/// Regression: the other record was deleted instead.
+/// Fault: the other record was deleted instead.
 #[tokio::test]
 async fn a_delete_of_a_waiting_record_keeps_another_one_that_has_its_name() {
     let (fake, program, waiting) = taken_name().await;
@@ -207,7 +207,7 @@ async fn a_delete_of_a_waiting_record_keeps_another_one_that_has_its_name() {
     assert_eq!(deleted(&program.stop().await), 2);
 }
 
-/// Regression: the stored record was deleted but not forgotten, and its next write created it again.
+/// Fault: the stored record was deleted but not forgotten, and its next write created it again.
 #[tokio::test]
 async fn a_delete_of_a_name_forgets_its_stored_and_its_waiting_record() {
     let (fake, program, waiting) = taken_name().await;
@@ -220,7 +220,7 @@ async fn a_delete_of_a_name_forgets_its_stored_and_its_waiting_record() {
     assert_eq!(deleted(&program.stop().await), 2);
 }
 
-/// Regression: GET showed the waiting count on the other record's members, and PUT and PATCH changed that record.
+/// Fault: GET showed the waiting count on the other record's members, and PUT and PATCH changed that record.
 #[tokio::test]
 async fn a_waiting_record_cannot_be_changed_while_another_one_has_its_name() {
     let (fake, program, waiting) = taken_name().await;
@@ -245,7 +245,7 @@ async fn a_waiting_record_cannot_be_changed_while_another_one_has_its_name() {
     program.stop().await;
 }
 
-/// Regression: it was created again under another name. With plain writes, the other event got its count.
+/// Fault: it was created again under another name. With plain writes, the other event got its count.
 #[tokio::test]
 async fn a_record_in_doubt_about_its_delete_is_forgotten_if_its_name_is_used_again() {
     for (writes, waiting) in [("exact", 0), ("exact", 2), ("plain", 2)] {
@@ -318,7 +318,7 @@ async fn serve(fake: FakeApiserver, has_deleted: Arc<Semaphore>, may_answer: Arc
     (address, tasks)
 }
 
-/// Regression: if the client disconnected early, the deleted records were kept in the outbox and written again.
+/// Fault: if the client disconnected early, the deleted records were kept in the outbox and written again.
 /// Uses HTTP/2: over HTTP/1.1 a disconnected client looks like one that has closed its side and still reads.
 #[tokio::test]
 async fn a_deletecollection_is_completed_after_its_client_has_disconnected() {

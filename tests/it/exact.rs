@@ -153,7 +153,7 @@ async fn tags_of_ended_writers_are_removed() {
     assert!(most < WRITERS.len(), "{:?}", tags(&fake));
 }
 
-/// Regression: the first records of two shards had equal tags, so that one was taken for the other and its occurrence
+/// Fault: the first records of two shards had equal tags, so that one was taken for the other and its occurrence
 /// was lost.
 #[tokio::test(start_paused = true)]
 async fn records_of_two_shards_under_one_name_have_tags_of_their_own() {

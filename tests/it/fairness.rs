@@ -56,7 +56,7 @@ async fn warnings_go_first_when_the_upstream_comes_back() {
     }
 }
 
-/// Regression: a Normal event waited for as long as Warnings came.
+/// Fault: a Normal event waited for as long as Warnings came.
 #[tokio::test(start_paused = true)]
 async fn a_normal_event_is_written_despite_constant_warnings() {
     for shards in [1, 3] {
@@ -81,7 +81,7 @@ async fn a_normal_event_is_written_despite_constant_warnings() {
     }
 }
 
-/// Regression: a shard whose Normal events waited for the upstream's budget had no eighth turn. Without budgets of
+/// Fault: a shard whose Normal events waited for the upstream's budget had no eighth turn. Without budgets of
 /// groups the Warnings of a source passed its Normal events.
 #[tokio::test(start_paused = true)]
 async fn a_normal_event_is_written_despite_warnings_that_wait_for_tokens() {
@@ -125,7 +125,7 @@ async fn a_normal_event_is_written_despite_warnings_that_wait_for_tokens() {
     }
 }
 
-/// Regression: repeats of the noisy object took tokens first, and each rare warning waited up to 26 minutes.
+/// Fault: repeats of the noisy object took tokens first, and each rare warning waited up to 26 minutes.
 #[tokio::test(start_paused = true)]
 async fn rare_warnings_beside_a_noisy_one_get_the_first_token() {
     let correlator = correlator::Settings { burst_size: 1, qps: 1.0 / 300.0, ..correlator::Settings::default() };

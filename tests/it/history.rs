@@ -260,7 +260,7 @@ async fn count(program: &Program, event: &Event, total: i32) {
     program.settle().await;
 }
 
-/// Regression: after a restart a client's total counted again if its record had another name.
+/// Fault: after a restart a client's total counted again if its record had another name.
 #[tokio::test]
 async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_a_restart() {
     let apiserver = start(APISERVER).await;

@@ -157,7 +157,7 @@ async fn unknown_and_duplicate_fields_warn_are_ignored_or_refused() {
     assert_eq!((ledger.received(), ledger.total_written(), ledger.total_rejected()), (5, 4, 1));
 }
 
-/// Regression: a body with many unknown members caused headers without limit, which proxies refuse.
+/// Fault: a body with many unknown members caused headers without limit, which proxies refuse.
 #[tokio::test]
 async fn warnings_have_a_limit() {
     let program = start("").await;

@@ -64,7 +64,7 @@ async fn bad_posts_are_refused_and_not_recorded() {
     program.stop().await;
 }
 
-/// Regression: only accepted events had the warnings of their decoder.
+/// Fault: only accepted events had the warnings of their decoder.
 #[tokio::test]
 async fn a_refusal_after_decoding_has_the_warnings() {
     let program = start("").await;
@@ -158,7 +158,7 @@ async fn unknown_paths_and_methods_are_refused() {
     program.stop().await;
 }
 
-/// Regression: the answer was a line of text, and the ledger did not count the event.
+/// Fault: the answer was a line of text, and the ledger did not count the event.
 #[tokio::test]
 async fn names_that_are_not_utf_8_are_refused_with_a_status() {
     let program = start("").await;

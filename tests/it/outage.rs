@@ -95,7 +95,7 @@ async fn the_log_quotes_a_forbidden_write_at_most_once_a_minute() {
     bench.finish().await;
 }
 
-/// Regression: a record at its maximum age with a token set its timer to a past time, forever. Delivery never returned,
+/// Fault: a record at its maximum age with a token set its timer to a past time, forever. Delivery never returned,
 /// and held the lock of its shard.
 #[tokio::test(start_paused = true)]
 async fn delivery_recovers_from_an_outage_longer_than_the_fold_age() {

@@ -103,7 +103,7 @@ async fn while_the_upstream_is_down_one_probe_is_sent_with_doubling_backoff() {
     bench.finish().await;
 }
 
-/// Regression: answers to requests from before the outage counted as the probe's, and a second probe was sent.
+/// Fault: answers to requests from before the outage counted as the probe's, and a second probe was sent.
 #[tokio::test(start_paused = true)]
 async fn late_answers_from_before_the_outage_send_no_second_probe() {
     let mut bench = Bench::new();

@@ -112,7 +112,7 @@ async fn the_embedded_store_refuses_an_apply_and_names_the_alternative() {
     program.stop().await;
 }
 
-/// Regression: a merge patch with the object was taken for a whole event, and emptied all other members.
+/// Fault: a merge patch with the object was taken for a whole event, and emptied all other members.
 #[tokio::test]
 async fn a_merge_patch_changes_only_its_members() {
     let program = start("").await;
@@ -142,7 +142,7 @@ async fn a_merge_patch_changes_only_its_members() {
     assert_eq!(program.stop().await.ledger.total_written(), 3);
 }
 
-/// Regression: unknown members of a whole event were ignored without a warning.
+/// Fault: unknown members of a whole event were ignored without a warning.
 #[tokio::test]
 async fn unknown_members_of_a_whole_event_are_reported_like_those_of_any_patch() {
     let program = start("").await;

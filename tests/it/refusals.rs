@@ -188,7 +188,7 @@ async fn a_refused_digest_loses_its_occurrences_and_the_next_one_starts_at_zero(
     bench.check();
 }
 
-/// Regression: a starting apiserver answers 403 until it knows all roles, and events of that time were lost.
+/// Fault: a starting apiserver answers 403 until it knows all roles, and events of that time were lost.
 #[tokio::test(start_paused = true)]
 async fn a_403_is_final_five_minutes_after_a_records_first() {
     let forbidden = LostReason::Refused(RefusalReason::Forbidden);

@@ -122,7 +122,7 @@ async fn a_reload_can_be_requested_over_http() {
     program.stop().await;
 }
 
-/// Regression: the change was only seen if the file changed again.
+/// Fault: the change was only seen if the file changed again.
 #[tokio::test]
 async fn a_change_between_loading_and_following_is_applied() {
     let folder = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ async fn a_change_between_loading_and_following_is_applied() {
     program.stop().await;
 }
 
-/// Regression: readiness used the limits from the start.
+/// Fault: readiness used the limits from the start.
 #[tokio::test]
 async fn readiness_follows_reloaded_limits() {
     let folder = tempfile::tempdir().unwrap();

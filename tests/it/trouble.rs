@@ -16,7 +16,7 @@ fn of_namespace(namespace: &str, object: &str) -> Event {
     event
 }
 
-/// Regression: each page was taken for a final answer, and all waiting occurrences were lost within seconds.
+/// Fault: each page was taken for a final answer, and all waiting occurrences were lost within seconds.
 #[tokio::test(start_paused = true)]
 async fn pages_of_a_load_balancer_lose_nothing() {
     for (page, shards) in [(404, 1), (403, 3), (302, 1), (400, 1), (409, 1), (200, 1)] {
@@ -65,7 +65,7 @@ async fn others_are_shown(
     bench.finish().await;
 }
 
-/// Regression: a `Retry-After` stopped all writes for five minutes. Without one the records are retried every few
+/// Fault: a `Retry-After` stopped all writes for five minutes. Without one the records are retried every few
 /// seconds.
 #[tokio::test(start_paused = true)]
 async fn a_deferred_or_failing_namespace_blocks_no_other() {

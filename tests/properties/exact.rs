@@ -43,7 +43,7 @@ fn a_create_without_an_answer_is_not_taken_for_our_other_record_of_that_name() {
     }
 }
 
-/// Regression: the second write was sent before the journal had the settled first write and the second's name. The
+/// Fault: the second write was sent before the journal had the settled first write and the second's name. The
 /// crash then counted it twice.
 #[test]
 fn a_record_of_an_earlier_process_survives_the_next_crash_between_its_writes() {
@@ -185,7 +185,7 @@ fn step_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: &mu
     }
 }
 
-/// Regression: two crashes counted some occurrences twice.
+/// Fault: two crashes counted some occurrences twice.
 #[test]
 fn with_faults_and_crashes_each_occurrence_counts_once() {
     for seed in (0..12).chain(fresh_seeds()) {

@@ -156,7 +156,7 @@ mod tests {
         check("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z");
     }
 
-    /// Regression: such a time was written so that nothing could read it, not even the spool.
+    /// Fault: such a time was written so that nothing could read it, not even the spool.
     #[test]
     fn times_outside_the_years_0_to_9999_are_moved_to_the_ends() {
         let check = |text: &str, shown: &str| assert_eq!(Time::parse(text).unwrap().to_string(), shown, "{text}");

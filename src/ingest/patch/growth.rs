@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(growth_of(ApiGroup::Events, r#"{"series":{"count":2,"$patch":"replace"}}"#), None);
     }
 
-    /// Regression: any merge patch with the object's kind was taken for a whole event, and emptied all other members.
+    /// Fault: any merge patch with the object's kind was taken for a whole event, and emptied all other members.
     #[test]
     fn a_merge_patch_with_reason_object_and_line_is_a_whole_event() {
         let core = r#"{"involvedObject":{"kind":"Pod"},"reason":"R","count":2}"#;

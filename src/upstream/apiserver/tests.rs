@@ -359,7 +359,7 @@ async fn an_unusable_kubeconfig_is_named() {
     assert!(matches!(connect(settings).await.unwrap_err(), Error::Kubeconfig { .. }));
 }
 
-/// Regression: the error quoted the lines around the fault.
+/// Fault: the error quoted the lines around the fault.
 #[tokio::test]
 async fn the_error_of_a_broken_kubeconfig_has_none_of_its_tokens() {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -359,17 +359,18 @@ async fn a_deletecollection_is_completed_after_its_client_has_disconnected() {
     assert_eq!(program.stop().await.ledger.total_written(), 2);
 }
 
+/// Returns a configuration with a spool that only a waiting client makes commit. Only the first occurrence has a token.
+fn of_spool(dir: &std::path::Path) -> String {
+    let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
+    spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
+}
+
 #[tokio::test]
 async fn no_crash_restores_a_deleted_record() {
     let folder = tempfile::tempdir().unwrap();
-    let yaml = |dir: &std::path::Path| {
-        // Only a waiting client triggers a commit, and only the first record has a token.
-        let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
-        spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
-    };
     for (round, path) in ["", "/owed"].into_iter().enumerate() {
         let (spool, copy) = (folder.path().join(format!("spool{round}")), folder.path().join(format!("copy{round}")));
-        let program = start(&yaml(&spool)).await;
+        let program = start(&of_spool(&spool)).await;
         let client = &mut program.client().await;
         client.post(&plain()).await;
         program.until("it is written", || program.balance().ledger.total_written() == 1).await;
@@ -383,7 +384,7 @@ async fn no_crash_restores_a_deleted_record() {
         std::fs::create_dir(&copy).unwrap();
         std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
         program.app.stop().await;
-        let program = start(&yaml(&copy)).await;
+        let program = start(&of_spool(&copy)).await;
         assert_eq!(program.metrics().await["eventweir_spool_restored_occurrences_total"], 0.0, "{path}");
         program.stop().await;
     }
@@ -396,13 +397,8 @@ async fn no_crash_counts_again_what_a_put_has_included() {
     // The second PUT leaves one occurrence waiting.
     for count in [3, 2] {
         let [spool, copy] = ["spool", "copy"].map(|name| folder.path().join(format!("{name}{count}")));
-        let yaml = |dir: &std::path::Path| {
-            // Only a waiting client triggers a commit, and only the first occurrence has a token.
-            let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
-            spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
-        };
         let fake = FakeApiserver::manual();
-        let program = start_before(&fake, &yaml(&spool)).await;
+        let program = start_before(&fake, &of_spool(&spool)).await;
         let client = &mut program.client().await;
         let first = plain();
         client.post(&first).await;
@@ -421,7 +417,7 @@ async fn no_crash_counts_again_what_a_put_has_included() {
         std::fs::create_dir(&copy).unwrap();
         std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
         program.app.stop().await;
-        let program = start_before(&fake, &yaml(&copy)).await;
+        let program = start_before(&fake, &of_spool(&copy)).await;
         program.settle().await;
         program.stop().await;
         assert_eq!(fake.shown(), 3, "{count}");
@@ -434,13 +430,8 @@ async fn no_crash_restores_a_record_whose_delete_got_no_answer() {
     let folder = tempfile::tempdir().unwrap();
     for fault in [Fault::After(500), Fault::Before(503)] {
         let [spool, copy] = ["spool", "copy"].map(|name| folder.path().join(format!("{name}{fault:?}")));
-        let yaml = |dir: &std::path::Path| {
-            // Only a waiting client triggers a commit, and only the first occurrence has a token.
-            let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
-            spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
-        };
         let fake = FakeApiserver::manual();
-        let program = start_before(&fake, &yaml(&spool)).await;
+        let program = start_before(&fake, &of_spool(&spool)).await;
         let client = &mut program.client().await;
         let first = plain();
         client.post(&first).await;
@@ -455,7 +446,7 @@ async fn no_crash_restores_a_record_whose_delete_got_no_answer() {
         std::fs::create_dir(&copy).unwrap();
         std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
         program.app.stop().await;
-        let program = start_before(&fake, &yaml(&copy)).await;
+        let program = start_before(&fake, &of_spool(&copy)).await;
         program.client().await.post(&first).await;
         program.settle().await;
         program.stop().await;

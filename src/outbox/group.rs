@@ -55,6 +55,12 @@ pub(super) fn count(group: ApiGroup, stored: &Event) -> i32 {
     }
 }
 
+/// Returns the count of the series that a client has written itself beside the count (admission). Through events.k8s.io,
+/// the series is the record's.
+pub(super) fn clients_series(group: ApiGroup, stored: &Event) -> Option<i32> {
+    stored.series.as_ref().filter(|_| group == ApiGroup::Core).map(|series| series.count)
+}
+
 /// Returns the event as it is created through `group`.
 pub(super) fn converted(group: ApiGroup, event: &Event, now: Now) -> Cow<'_, Event> {
     match group {

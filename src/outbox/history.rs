@@ -3,7 +3,7 @@
 
 use super::record::Phase;
 use super::stand::{Held, Stand};
-use super::{Outbox, tag};
+use super::{Outbox, group, tag};
 use crate::clock::Now;
 use crate::correlator::{RecordId, is_newer};
 use crate::event::Event;
@@ -24,6 +24,12 @@ impl Outbox {
     #[must_use]
     pub fn counted(&self, event: &Event) -> i32 {
         self.settings.group.count(event)
+    }
+
+    /// Returns the count of the series that a client has written to an object itself (admission).
+    #[must_use]
+    pub fn clients_series(&self, object: &Event) -> Option<i32> {
+        group::clients_series(self.settings.group.of(object), object)
     }
 
     /// Applies `event`, which the upstream holds under the record's name.
@@ -54,7 +60,7 @@ impl Outbox {
         let expired_tags = record.tag.as_ref().map_or_else(Vec::new, |own| tag::expired(event, own, now));
         *held = Held { version: event.metadata.resource_version.clone(), count, tag, expired_tags };
         record.move_count(moved);
-        record.read_own_line(event);
+        record.read_own_line(event, self.settings.group.of(event));
         record.event.first_timestamp = event.first_timestamp;
         Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }

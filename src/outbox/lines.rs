@@ -16,10 +16,10 @@
 use flate2::Crc;
 use smol_str::{SmolStr, format_smolstr};
 
-use super::Outbox;
 use super::record::{Kind, Record};
+use super::{Outbox, group};
 use crate::correlator::RecordId;
-use crate::event::Event;
+use crate::event::{ApiGroup, Event};
 
 /// Prefix of the names of annotations with a line.
 pub(super) const LINE_PREFIX: &str = "line.eventweir/";
@@ -202,10 +202,10 @@ impl Lines {
         }
     }
 
-    /// Raises the own total to that of the object's line.
-    fn read_own(&mut self, object: &Event) {
+    /// Raises the own total to that of the object's line, or of the series that the client has written itself.
+    fn read_own(&mut self, object: &Event, series: Option<i32>) {
         if let Some(own) = self.own.as_mut().filter(|own| own.name == object.metadata.name) {
-            own.total = own.total.max(own_total(object, own.checksum).unwrap_or(0));
+            own.total = own.total.max(own_total(object, own.checksum).max(series).unwrap_or(0));
         }
     }
 
@@ -247,9 +247,10 @@ impl Record {
     }
 
     /// Reads the own line of the object of the record.
-    pub(super) fn read_own_line(&mut self, object: &Event) {
-        self.lines.read_own(object);
-        self.later_lines.read_own(object);
+    pub(super) fn read_own_line(&mut self, object: &Event, group: ApiGroup) {
+        let series = group::clients_series(group, object);
+        self.lines.read_own(object, series);
+        self.later_lines.read_own(object, series);
     }
 
     /// Whether another client may count on the record under the record's name, without a line in this process.

@@ -311,7 +311,10 @@ impl Record {
             expired_tags: self.tag.as_ref().map_or_else(Vec::new, |tag| tag::expired(found, tag, now)),
         };
         let is_alike = self.is_alike(&group::converted(group, &self.event, now), found, now);
-        Seen { held, is_tagged: tag_count.is_some(), is_alike, is_bare: !tag::has_any(found) }
+        // A patch of ours ends a client's series.
+        let is_clients = self.event.series.is_none() && group::clients_series(group, found).is_some();
+        let is_bare = !tag::has_any(found) && !is_clients;
+        Seen { held, is_tagged: tag_count.is_some(), is_alike, is_bare }
     }
 
     /// Takes the content of a newer occurrence. The name and the version stay: requests may be in flight under them.

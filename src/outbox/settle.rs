@@ -110,7 +110,7 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.move_count(moved);
         if let Some(found) = found {
-            record.read_own_line(found);
+            record.read_own_line(found, sent.group);
         }
         if let (Some(found), ApiGroup::Core) = (found, sent.group) {
             record.event.first_timestamp = found.first_timestamp;

@@ -190,7 +190,7 @@ pub(super) struct Seen {
     pub(super) is_tagged: bool,
     /// Whether its content is the record's.
     pub(super) is_alike: bool,
-    /// Whether it has no tag of any record.
+    /// Whether it has no tag of any record, and nothing else that shows another writer.
     pub(super) is_bare: bool,
 }
 

@@ -80,6 +80,7 @@ impl Shards {
 mod tests {
     use super::*;
     use crate::correlator::KeySecret;
+    use crate::event::EventSeries;
     use crate::outbox::{Answer, Request};
     use crate::shard;
 
@@ -155,6 +156,25 @@ mod tests {
                 assert_eq!(shard.balance().ledger.total_written(), u64::try_from(1 + repeats).unwrap());
             }
         }
+    }
+
+    /// Fault: an occurrence vanished. Until an answer has shown a tag, a count that our patch could have written passes
+    /// for ours, even if it is that of the client's own series.
+    #[test]
+    fn a_series_of_a_client_is_not_taken_for_a_patch_of_an_earlier_process() {
+        let now = Now::at(1_000_000_000);
+        let mut earlier = shard("me");
+        assert_eq!(admit(&mut earlier, now), Writer::Client);
+        earlier.learn(&event(1), now, &Policy::default());
+        assert_eq!(admit(&mut earlier, now), Writer::Us);
+        let (_, entry) = earlier.take_changes().records.pop().unwrap();
+        let mut later = shard("later");
+        later.restore(*entry.unwrap(), now, &Policy::default());
+        let series = Some(EventSeries { count: 2, last_observed_time: None });
+        let mut held = Event { series, ..event(1) };
+        held.metadata.resource_version = "6".into();
+        assert_eq!(settled(&mut later, Some(held)), 3);
+        assert_eq!(later.balance().ledger.total_written(), 1);
     }
 
     #[test]

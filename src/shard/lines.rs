@@ -83,6 +83,13 @@ impl Shard {
 
     /// Reads the client lines of an upstream object.
     pub(super) fn read_lines(&mut self, object: &Event) {
+        if let Some(count) = self.outbox.clients_series(object) {
+            let key = self.secret.line(&object.metadata.namespace, &object.metadata.name, line_checksum(object));
+            self.change(key, |total| {
+                total.is_news |= count > total.stated;
+                total.stated = total.stated.max(count);
+            });
+        }
         let mut has_own = false;
         for line in ClientLine::on(object) {
             has_own |= line.name == object.metadata.name;

@@ -233,6 +233,100 @@ async fn a_client_writes_its_series_and_other_occurrences_count_beside_it() {
     }
 }
 
+/// Fault: the occurrences of an allowed series vanished if the API server did not store it.
+#[tokio::test]
+async fn a_series_that_was_allowed_and_not_stored_counts_when_it_is_sent_again() {
+    for yaml in [ON, UNWATCHED] {
+        let mut cluster = Cluster::new(yaml).await;
+        let mine = new_style("up");
+        assert_eq!(cluster.create(&mine).await, 201);
+        let old = cluster.stored().await.remove(0);
+        let allowed = |count| Event { series: series(count), ..old.clone() };
+        assert_eq!(code(&cluster.review("UPDATE", Some(&old), Some(&allowed(2)), false).await), 201);
+        // The same request again may overlap the first one, and is as harmless.
+        assert_eq!(code(&cluster.review("UPDATE", Some(&old), Some(&allowed(2)), false).await), 201);
+        // Meanwhile another client counts on the object, so the API server refuses the request or asks again.
+        assert_eq!(cluster.create(&Event { metadata: plain().metadata, ..mine.clone() }).await, 409);
+        assert_eq!(cluster.shown().await, 2);
+        for _ in 0..2 {
+            assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(2)).await, 409, "{yaml}");
+            assert_eq!(cluster.shown().await, 3, "{yaml}");
+        }
+        assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(4)).await, 409);
+        assert_eq!(cluster.shown().await, 5, "{yaml}");
+        cluster.ends(5).await;
+    }
+}
+
+/// Fault: the object then showed the series instead of its count, which includes others' occurrences.
+#[tokio::test]
+async fn a_series_below_the_count_is_not_allowed() {
+    let mut cluster = Cluster::new(ON).await;
+    let mine = new_style("up");
+    assert_eq!(cluster.create(&mine).await, 201);
+    assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(2)).await, 200);
+    assert_eq!(cluster.create(&Event { metadata: plain().metadata, ..mine.clone() }).await, 409);
+    assert_eq!(cluster.shown().await, 3);
+    // tools/events sends each series again every half an hour.
+    cluster.program.clock.advance(Duration::from_secs(1800));
+    assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(2)).await, 409);
+    assert_eq!(cluster.shown().await, 3);
+    cluster.program.stop().await;
+}
+
+/// Fault: the line of the client did not contain the series that it had written itself, so its next series counted
+/// that again.
+#[tokio::test]
+async fn a_client_continues_its_own_series_at_another_process() {
+    let mut cluster = Cluster::new(UNWATCHED).await;
+    let mine = new_style("up");
+    assert_eq!(cluster.create(&mine).await, 201);
+    assert_eq!(cluster.create(&Event { metadata: plain().metadata, ..mine.clone() }).await, 409);
+    assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(2)).await, 200);
+    assert_eq!(cluster.shown().await, 3);
+    let Cluster { apiserver, program, .. } = cluster;
+    program.stop().await;
+    let mut cluster = Cluster::over(apiserver, ON).await;
+    assert_eq!(cluster.create(&Event { series: series(3), ..mine }).await, 409);
+    assert_eq!(cluster.shown().await, 4);
+    cluster.program.stop().await;
+}
+
+/// Fault: after a restart, waiting occurrences of the client's earlier totals counted again.
+#[tokio::test]
+async fn a_total_includes_what_an_earlier_process_has_left_in_the_spool() {
+    for is_new in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = format!("spool: {{dir: {:?}}}\nshutdown: {{drainTimeout: 0s}}\n", folder.path());
+        let yaml = format!("{ON}{spool}correlation: {{burstSize: 1, qps: 0}}\nshards: 1\n");
+        let mut cluster = Cluster::new(&yaml).await;
+        let event = if is_new { new_style("up") } else { plain() };
+        assert_eq!(cluster.create(&event).await, 201);
+        let name = &event.metadata.name;
+        let mut last = 0;
+        for count in 2..=3 {
+            last = if is_new {
+                cluster.patch(name, |event| event.series = series(count)).await
+            } else {
+                cluster.record(&event, count).await
+            };
+        }
+        assert_eq!((last, cluster.program.balance().total_waiting() > 0), (409, true));
+        let Cluster { apiserver, program, .. } = cluster;
+        program.app.stop().await;
+        // The API server shows the object as it was before the next process has written what waits.
+        let old = apiserver.stored().await.remove(0);
+        let mut cluster = Cluster::over(apiserver, &yaml).await;
+        let (new, counted) = if is_new {
+            (Event { series: series(3), ..old.clone() }, 3)
+        } else {
+            (Event { count: 4, last_timestamp: Some(Time::from_unix_nanos(START)), ..old.clone() }, 4)
+        };
+        assert_eq!(code(&cluster.review("UPDATE", Some(&old), Some(&new), false).await), 409);
+        assert_eq!(cluster.shown().await, counted);
+    }
+}
+
 #[tokio::test]
 async fn a_series_that_overtakes_its_event_includes_it() {
     let mut cluster = Cluster::new(ON).await;

@@ -27,7 +27,7 @@ use super::{Face, Settings, decode, not_served, respond};
 use crate::access::{Caller, Extent};
 use crate::clock::Mono;
 use crate::correlator::{Key, LruMap, Pattern};
-use crate::event::{ApiGroup, Event};
+use crate::event::{ApiGroup, Event, EventSeries};
 use crate::ledger::RejectReason;
 use crate::outbox::TAG_PREFIX;
 use crate::shard::{Unable, Writer};
@@ -68,9 +68,18 @@ impl Default for Admission {
 #[derive(Debug)]
 pub(super) struct Admitting {
     settings: Admission,
-    /// Time at which an event's series was last allowed.
+    /// The series that was last allowed of each event.
     // LIMIT: `SERIES_MAX`.
-    series: Mutex<LruMap<Mono>>,
+    series: Mutex<LruMap<Allowed>>,
+}
+
+/// An allowed series, which its client may fail to write.
+#[derive(Debug, Clone, Copy)]
+struct Allowed {
+    at: Mono,
+    /// The client's count with it, and before it.
+    line: i64,
+    before: i64,
 }
 
 labelled! {
@@ -129,17 +138,26 @@ impl Admitting {
         self.settings.callers.iter().any(|pattern| pattern.matches(user))
     }
 
-    /// Whether a series may be allowed now; if so, stores the time.
-    fn passes(&self, key: Key, now: Mono) -> bool {
+    /// Whether a series may be allowed; if so, stores it. The same one is allowed again, because an earlier request may
+    /// still be executed.
+    fn passes(&self, key: Key, allowed: Allowed) -> bool {
         let mut series = self.series.lock();
-        if series.get(&key).is_some_and(|last| now.since(*last) < self.settings.series_interval) {
+        let is_early = |last: &Allowed| allowed.at.since(last.at) < self.settings.series_interval;
+        if series.get(&key).is_some_and(|last| last.line != allowed.line && is_early(last)) {
             return false;
         }
-        series.put(key, now);
+        series.put(key, allowed);
         while series.len() > SERIES_MAX {
             series.pop_lru();
         }
         true
+    }
+
+    /// Notes that an event's next series is counted, so that the allowed one does not matter any more.
+    fn end_allowed(&self, key: Key) {
+        if let Some(allowed) = self.series.lock().get_mut(&key) {
+            allowed.line = 0;
+        }
     }
 }
 
@@ -217,6 +235,12 @@ impl Question<'_> {
         self.limit(event)?;
         self.face.annotate(Some(&self.caller), event);
         let aliases = &self.face.0.aliases;
+        if event.series.is_some()
+            && let Some(told) = aliases.get(&event.metadata.namespace, &event.metadata.name)
+        {
+            // The object is gone.
+            self.without_unwritten(told, None);
+        }
         let told = match aliases.enter(event) {
             Entered::New(told) => told,
             Entered::Included(_) => return Ok(Answer::Repeated),
@@ -243,6 +267,7 @@ impl Question<'_> {
             return Ok(Answer::Other);
         }
         let told = aliases.get(namespace, name).filter(|told| is_of_one_line(told, new));
+        let told = told.map(|told| self.without_unwritten(told, old.series.as_ref()));
         let is_series = old.series != new.series;
         if is_series && (old.count, old.last_timestamp) != (new.count, new.last_timestamp) {
             return Ok(Answer::Other);
@@ -251,15 +276,16 @@ impl Question<'_> {
         if is_idle && !is_series && told.is_none() {
             return Ok(Answer::Other);
         }
-        // The old state of the object was counted before.
-        let shown = || total(old).min((if is_series { line(new) } else { new.count.into() }) - 1);
-        let known = told.as_ref().or(old.series.is_some().then_some(old)).map_or_else(shown, line);
+        let known = told.as_ref().map_or_else(|| self.counted_before(old, new), line);
         if is_series {
-            let is_exact = line(new) - known == total(new) - total(old);
-            if is_exact && self.admitting.passes(aliases.key(namespace, name), self.began) {
+            // A series below the count would hide the others' occurrences.
+            let is_exact = line(new) - known == total(new) - total(old) && line(new) == total(new);
+            let allowed = Allowed { at: self.began, line: line(new), before: known };
+            if is_exact && self.admitting.passes(aliases.key(namespace, name), allowed) {
                 aliases.insert(&Event { count: 0, ..new.clone() });
                 return Ok(Answer::Series);
             }
+            self.admitting.end_allowed(aliases.key(namespace, name));
         }
         if told.is_none() {
             let count = i32::try_from(known).unwrap_or(i32::MAX);
@@ -283,6 +309,37 @@ impl Question<'_> {
             self.face.take_back(&shown, grown);
         }
         Ok(taken.into())
+    }
+
+    /// Returns how far a client has counted whose name is not known any more: by the old state of the object, and by the
+    /// line of its name, which also contains what waits.
+    fn counted_before(&self, old: &Event, new: &Event) -> i64 {
+        let counted = self.face.0.shards.counted_under(new, &new.metadata.name);
+        match (old.series != new.series, &old.series) {
+            (true, Some(series)) => counted.max(series.count.into()),
+            (true, None) if counted > 0 => counted,
+            (true, None) => total(old).min(line(new) - 1),
+            (false, _) if counted > 0 => counted.min(i64::from(new.count) - 1),
+            (false, _) => total(old).min(i64::from(new.count) - 1),
+        }
+    }
+
+    /// Takes an allowed series back from a client's known event, if the object does not show it: its request was not
+    /// executed. A series that eventweir has ended was read before.
+    fn without_unwritten(&self, told: Event, shown: Option<&EventSeries>) -> Event {
+        let aliases = &self.face.0.aliases;
+        let key = aliases.key(&told.metadata.namespace, &told.metadata.name);
+        let Some(Allowed { line: allowed, before, .. }) = self.admitting.series.lock().get(&key).copied() else {
+            return told;
+        };
+        let shown = shown.map_or(0, |series| series.count);
+        let read = self.face.0.shards.line_of(&told).unwrap_or(0);
+        if told.series.is_none() || line(&told) != allowed || i64::from(shown.max(read)) >= allowed {
+            return told;
+        }
+        let told = Event { count: i32::try_from(before).unwrap_or(i32::MAX), series: None, ..told };
+        aliases.insert(&told);
+        told
     }
 
     /// Counts occurrences within the rest of the timeout.

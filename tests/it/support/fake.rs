@@ -265,6 +265,13 @@ impl FakeApiserver {
         state.store.update(&event.metadata.namespace, &event.metadata.name, now, change).unwrap();
     }
 
+    /// Creates an event as another writer. Returns `false` if its name is taken.
+    pub(crate) fn create(&self, event: Event) -> bool {
+        let mut state = self.0.lock();
+        let now = state.clock.now();
+        state.store.create(event, now).is_ok()
+    }
+
     /// Adds occurrences to an event as another writer.
     pub(crate) fn count_on(&self, event: &Event, more: i32) {
         self.change(event, |event| event.count += more);
@@ -277,9 +284,7 @@ impl FakeApiserver {
         event.metadata.rare = None;
         (event.metadata.uid, event.metadata.resource_version) = Default::default();
         event.metadata.creation_timestamp = None;
-        let mut state = self.0.lock();
-        let now = state.clock.now();
-        state.store.create(event, now).unwrap();
+        assert!(self.create(event));
     }
 
     /// Returns the newest resource version.

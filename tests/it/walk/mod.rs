@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod account;
+mod admission;
 mod lives;
 mod model;
 mod process;

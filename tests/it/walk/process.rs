@@ -11,7 +11,7 @@ use eventweir::correlator::{self, KeySecret, Policy};
 use eventweir::deliver::{self, GateSettings, Monitor};
 use eventweir::event::Event;
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Ack, Aliases, Face, Shared};
+use eventweir::ingest::{self, Ack, Admission, Aliases, Face, Shared};
 use eventweir::ledger::Balance;
 use eventweir::outbox;
 use eventweir::server::Origins;
@@ -130,7 +130,8 @@ impl Process {
         let ack = if setup.spool { Ack::Durable } else { Ack::Accepted };
         let settings = ingest::Settings { ack, ..ingest::Settings::default() };
         let metrics = ingest::Metrics::new(&registry).unwrap();
-        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
+        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared)
+            .admitting(Admission::default());
         let mut process = Self { shards, spool, face, fake: fake.clone(), read: 0, monitor, stop, tasks };
         process.list();
         process

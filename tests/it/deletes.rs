@@ -1,6 +1,7 @@
 //! DELETE of events and collections under their clients' names.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -359,8 +360,15 @@ async fn a_deletecollection_is_completed_after_its_client_has_disconnected() {
     assert_eq!(program.stop().await.ledger.total_written(), 2);
 }
 
+/// Ends a program. The copy of its spool is as a crash would have left it.
+async fn crash(program: Program, spool: &Path, copy: &Path) {
+    std::fs::create_dir(copy).unwrap();
+    std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
+    program.app.stop().await;
+}
+
 /// Returns a configuration with a spool that only a waiting client makes commit. Only the first occurrence has a token.
-fn of_spool(dir: &std::path::Path) -> String {
+fn of_spool(dir: &Path) -> String {
     let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
     spool + "correlation: {burstSize: 1, qps: 0}\nshards: 1\nshutdown: {drainTimeout: 0s}\n"
 }
@@ -380,10 +388,7 @@ async fn no_crash_restores_a_deleted_record() {
         let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
         assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&owed)).await.status, 201);
         assert_eq!(client.send("DELETE", &format!("{EVENTS}{path}"), &[], b"").await.status, 200);
-        // The state after a crash.
-        std::fs::create_dir(&copy).unwrap();
-        std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
-        program.app.stop().await;
+        crash(program, &spool, &copy).await;
         let program = start(&of_spool(&copy)).await;
         assert_eq!(program.metrics().await["eventweir_spool_restored_occurrences_total"], 0.0, "{path}");
         program.stop().await;
@@ -413,10 +418,7 @@ async fn no_crash_counts_again_what_a_put_has_included() {
         shown["count"] = json!(count);
         assert_eq!(client.send("PUT", &path, &headers[..1], shown.to_string().as_bytes()).await.status, 200);
         assert_eq!(fake.shown(), count);
-        // The state after a crash.
-        std::fs::create_dir(&copy).unwrap();
-        std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
-        program.app.stop().await;
+        crash(program, &spool, &copy).await;
         let program = start_before(&fake, &of_spool(&copy)).await;
         program.settle().await;
         program.stop().await;
@@ -442,10 +444,7 @@ async fn no_crash_restores_a_record_whose_delete_got_no_answer() {
         fake.fail_next(&[fault]);
         let path = format!("{EVENTS}/{}", first.metadata.name);
         assert!(client.send("DELETE", &path, &[], b"").await.status >= 500);
-        // The state after a crash.
-        std::fs::create_dir(&copy).unwrap();
-        std::fs::copy(spool.join("spool.redb"), copy.join("spool.redb")).unwrap();
-        program.app.stop().await;
+        crash(program, &spool, &copy).await;
         let program = start_before(&fake, &of_spool(&copy)).await;
         program.client().await.post(&first).await;
         program.settle().await;

@@ -1,6 +1,7 @@
 //! PATCH of correlated events; `tests/api` replays the recorded answers of a real apiserver.
 
 use eventweir::clock::Clock;
+use eventweir::event::Event;
 use eventweir::ledger::Why;
 use serde_json::{Value, json};
 
@@ -361,23 +362,30 @@ async fn an_apply_without_a_count_adds_and_removes_no_occurrences() {
     assert_eq!(program.stop().await.ledger.total_written(), 7);
 }
 
+/// Starts a program to which an event is posted five times, of which one is stored and four wait. Returns what GET
+/// shows.
+async fn four_waiting(fake: &FakeApiserver) -> (Program, Client, Event, Value) {
+    let program = start_before(fake, "outbox: {coalesceInterval: 1m}\n").await;
+    let mut client = program.client().await;
+    let first = plain();
+    client.post(&first).await;
+    program.until("it is written", || fake.shown() == 1).await;
+    for _ in 0..4 {
+        client.post(&first).await;
+    }
+    let shown = client.get(&format!("{EVENTS}/{}", first.metadata.name)).await.json();
+    assert_eq!((&shown["count"], fake.shown()), (&json!(5), 1));
+    (program, client, first, shown)
+}
+
 /// Fault: it added the occurrences that the PUT had included. The tag of the event is older than its count.
 #[tokio::test]
 async fn a_write_in_doubt_after_a_put_adds_only_its_own_occurrences() {
     for fault in [Fault::Before(500), Fault::After(500)] {
         for waits in [false, true] {
             let fake = FakeApiserver::manual();
-            let program = start_before(&fake, "outbox: {coalesceInterval: 1m}\n").await;
-            let client = &mut program.client().await;
-            let first = plain();
-            client.post(&first).await;
-            program.until("it is written", || fake.shown() == 1).await;
-            for _ in 0..4 {
-                client.post(&first).await;
-            }
+            let (program, mut client, first, shown) = four_waiting(&fake).await;
             let path = format!("{EVENTS}/{}", first.metadata.name);
-            let shown = client.get(&path).await.json();
-            assert_eq!((&shown["count"], fake.shown()), (&json!(5), 1));
             let headers = [("Content-Type", "application/json")];
             assert_eq!(client.send("PUT", &path, &headers, shown.to_string().as_bytes()).await.status, 200);
             if !waits {
@@ -416,17 +424,8 @@ async fn a_patch_of_an_event_that_is_not_stored_writes_its_occurrences_once() {
 async fn a_put_keeps_the_waiting_occurrences_that_its_count_does_not_include() {
     let fake = FakeApiserver::manual();
     for (count, expected) in [(1, 5), (2, 5), (4, 5), (5, 5), (7, 7)] {
-        let program = start_before(&fake, "outbox: {coalesceInterval: 1m}\n").await;
-        let client = &mut program.client().await;
-        let first = plain();
-        client.post(&first).await;
-        program.until("it is written", || fake.shown() == 1).await;
-        for _ in 0..4 {
-            client.post(&first).await;
-        }
+        let (program, mut client, first, mut shown) = four_waiting(&fake).await;
         let path = format!("{EVENTS}/{}", first.metadata.name);
-        let mut shown = client.get(&path).await.json();
-        assert_eq!((&shown["count"], fake.shown()), (&json!(5), 1));
         shown["count"] = json!(count);
         let headers = [("Content-Type", "application/json")];
         assert_eq!(client.send("PUT", &path, &headers, shown.to_string().as_bytes()).await.status, 200);

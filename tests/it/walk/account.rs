@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::model::{KINDS, KindId, Line, Style, line};
+use eventweir::event::Event;
+
+use super::model::{KINDS, KindId, Line, Style, kind_of, line, shown};
 use super::process::Writes;
 
 /// A client's event as the client knows it.
@@ -222,7 +224,7 @@ impl Account {
     }
 
     /// Adjusts the account to a record that was deleted by another writer, and whose name another event has taken.
-    pub(super) fn settle(&mut self, kind: KindId, shown: i64, is_taken: impl Fn(&str) -> bool) {
+    fn settle(&mut self, kind: KindId, shown: i64, is_taken: impl Fn(&str) -> bool) {
         let live = self.live(kind);
         let tally = &mut self.kinds[kind];
         if live > 0 && tally.remembered.contains(&(shown - live)) {
@@ -239,6 +241,18 @@ impl Account {
         {
             tally.others -= number;
         }
+    }
+
+    /// Compares with what the upstream stores when nothing waits.
+    pub(super) fn check(&mut self, stored: &[Event]) {
+        let shown = shown(stored);
+        for (kind, shown) in shown.into_iter().enumerate() {
+            let is_taken =
+                |name: &str| stored.iter().any(|event| event.metadata.name == name && kind_of(event) != kind);
+            self.settle(kind, shown, is_taken);
+        }
+        let live: Vec<i64> = (0..KINDS.len()).map(|kind| self.live(kind)).collect();
+        assert_eq!(shown.to_vec(), live, "{:?}", super::names_and_counts(stored));
     }
 
     /// Another writer has created the only record of a kind again with this count, while so many occurrences waited.

@@ -1,36 +1,31 @@
 //! A random walk of clients that write to the API server themselves, which asks eventweir before (`admission: on`).
 //! After it, the upstream shows each occurrence once, whether its client or eventweir has written it.
 
-use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::clock::{Clock, Mono};
+use eventweir::clock::Mono;
 use eventweir::correlator::{self, Naming};
 use eventweir::event::json::{decode_event, write_json};
 use eventweir::event::{ApiGroup, Event, Time};
-use http::Method;
-use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::support::disk::Disk;
 use super::super::support::events::START;
-use super::super::support::fake::{FakeApiserver, Fault};
+use super::super::support::fake::Fault;
 use super::super::support::http::EVENTS;
 use super::STRATEGIC_MERGE;
 use super::account::Account;
 use super::model::{KINDS, KindId, Style, kind_of, series, shown};
 use super::process::{Process, Setup, Writes};
+use super::world::{self, LATE, World};
 
 const ADMIT: &str = "/eventweir/v1/admit";
 /// Number of clients, of which those from this index on report to eventweir.
 const CLIENTS: usize = 5;
 const DIRECT: usize = 3;
 const JSON: &str = "application/json";
-/// Longest time after which a request is executed whose client has given it up.
-const LATE: u64 = 60;
 
 /// What becomes of a request of a client after its review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,12 +143,7 @@ struct Pending {
 }
 
 struct Walk {
-    setup: Setup,
-    fake: FakeApiserver,
-    faults: Arc<Mutex<VecDeque<Fault>>>,
-    rng: fastrand::Rng,
-    disks: Vec<Disk>,
-    processes: Vec<Option<Process>>,
+    world: World,
     clients: Vec<Client>,
     names: Vec<String>,
     account: Account,
@@ -165,21 +155,9 @@ struct Walk {
 
 impl Walk {
     fn begin(setup: Setup, seed: u64) -> Self {
-        let fake = FakeApiserver::new(Clock::simulated(START));
-        let faults = Arc::new(Mutex::new(VecDeque::new()));
-        let planned = Arc::clone(&faults);
-        fake.plan(move |seen| {
-            let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
-            if is_write { planned.lock().pop_front() } else { None }.unwrap_or(Fault::None)
-        });
         let replicas = setup.replicas;
         let mut walk = Self {
-            setup,
-            fake,
-            faults,
-            rng: fastrand::Rng::with_seed(seed),
-            disks: (0..replicas).map(|_| Disk::default()).collect(),
-            processes: (0..replicas).map(|_| None).collect(),
+            world: World::new(setup, seed),
             clients: Vec::new(),
             names: Vec::new(),
             account: Account::default(),
@@ -201,17 +179,16 @@ impl Walk {
     }
 
     fn start(&mut self, replica: usize) {
-        let process = Process::start(&self.setup, &self.fake, &self.disks[replica], &mut self.rng);
+        let process = self.world.start(replica);
         process.pending().iter().for_each(|(event, _)| self.account.restore(kind_of(event)));
-        self.processes[replica] = Some(process);
     }
 
     fn process(&self) -> &Process {
-        self.processes[self.asked].as_ref().unwrap()
+        self.world.process(self.asked)
     }
 
     async fn take(&mut self, step: Step) {
-        let replicas = self.setup.replicas;
+        let replicas = self.world.setup.replicas;
         match step {
             Step::Occur { client, course } => self.occur(client, course).await,
             Step::Repeat { client, course } => self.repeat(client, course).await,
@@ -222,19 +199,19 @@ impl Walk {
             Step::Miss { client } => self.miss(client).await,
             Step::Pass { milliseconds } => self.pass(Duration::from_millis(milliseconds)).await,
             Step::Settle => self.settle().await,
-            Step::Fail(fault) => self.faults.lock().push_back(fault),
+            Step::Fail(fault) => self.world.faults.lock().push_back(fault),
             Step::Watch { replica } => self.watch(replica % replicas),
             Step::Kill { replica } => self.kill(replica % replicas).await,
         }
     }
 
     fn watch(&mut self, replica: usize) {
-        self.processes[replica].as_mut().unwrap().watch();
+        self.world.watch(replica);
         self.account.watch();
     }
 
     fn now(&self) -> Mono {
-        self.fake.clock().now().mono
+        self.world.fake.clock().now().mono
     }
 
     /// Lets time pass, and executes the writes that are late.
@@ -310,7 +287,7 @@ impl Walk {
         let name = self.clients[client].name.clone();
         let newest = self.clients[client].last.clone().unwrap_or_else(|| self.event(client));
         self.clients[client].last = Some(newest.clone());
-        let stored = self.fake.events().into_iter().find(|event| event.metadata.name == name);
+        let stored = self.world.fake.events().into_iter().find(|event| event.metadata.name == name);
         let old = stored.filter(|_| self.clients[client].total > 1);
         let new = match &old {
             Some(old) => Event {
@@ -346,14 +323,14 @@ impl Walk {
     /// Executes an allowed write.
     async fn execute(&mut self, client: usize, name: &str, old: Option<Event>, new: Event) {
         let Some(old) = old else {
-            self.fake.create(new);
+            self.world.fake.create(new);
             return;
         };
         let version = |event: &Event| event.metadata.resource_version.clone();
-        let stored = self.fake.events().into_iter().find(|event| event.metadata.name == name);
+        let stored = self.world.fake.events().into_iter().find(|event| event.metadata.name == name);
         match stored {
             Some(stored) if version(&stored) == version(&old) => {
-                self.fake.change(&old, |event| event.series.clone_from(&new.series));
+                self.world.fake.change(&old, |event| event.series.clone_from(&new.series));
                 if self.clients[client].name == name {
                     self.count(client);
                 }
@@ -419,28 +396,28 @@ impl Walk {
     }
 
     async fn delete(&mut self, client: usize) {
-        if self.setup.replicas > 1 {
+        if self.world.setup.replicas > 1 {
             return;
         }
         self.settle().await;
         self.watch(0);
         let Client { name, kind, .. } = self.clients[client].clone();
-        let mut stored = self.fake.events().into_iter().filter(|event| kind_of(event) == kind);
+        let mut stored = self.world.fake.events().into_iter().filter(|event| kind_of(event) == kind);
         let (Some(event), None) = (stored.next(), stored.next()) else { return };
         if event.metadata.name == name {
-            self.fake.delete(&event);
+            self.world.fake.delete(&event);
             self.account.delete_upstream(kind, &name, 0);
         }
     }
 
     /// The other replica is asked, after it has read what this one has written.
     async fn turn(&mut self) {
-        if self.setup.replicas == 1 {
+        if self.world.setup.replicas == 1 {
             return;
         }
         self.settle().await;
-        (0..self.setup.replicas).for_each(|replica| self.watch(replica));
-        self.asked = (self.asked + 1) % self.setup.replicas;
+        (0..self.world.setup.replicas).for_each(|replica| self.watch(replica));
+        self.asked = (self.asked + 1) % self.world.setup.replicas;
         self.account.restart(&self.names, None);
         for client in 0..CLIENTS {
             // Whether a repeated request is known depends on the replica.
@@ -456,10 +433,8 @@ impl Walk {
         self.call(client, kind);
         self.clients[client].total = 1;
         let event = self.event(client);
-        let process = self.processes[self.asked].take().unwrap();
-        self.disks[self.asked].crash(&mut self.rng);
-        process.kill().await;
-        assert!(self.fake.create(event));
+        self.world.kill(self.asked).await;
+        assert!(self.world.fake.create(event));
         self.account.restart(&self.names, None);
         self.count(client);
         self.account.restart(&self.names, None);
@@ -471,26 +446,24 @@ impl Walk {
         while self.late.iter().any(|pending| pending.old.is_some()) {
             self.pass(Duration::from_secs(1)).await;
         }
-        if self.setup.spool {
+        if self.world.setup.spool {
             // The spool has what was reviewed.
             self.pass(Duration::from_millis(50)).await;
         }
-        let process = self.processes[replica].take().unwrap();
-        process.balance();
-        self.disks[replica].crash(&mut self.rng);
-        process.kill().await;
+        self.world.process(replica).balance();
+        self.world.kill(replica).await;
         self.start_again(replica).await;
     }
 
     async fn start_again(&mut self, replica: usize) {
         let mut lost = None;
-        if !self.setup.spool {
+        if !self.world.setup.spool {
             self.calm().await;
-            self.rest().await;
-            lost = Some(shown(&self.fake.events()));
+            self.world.rest(1).await;
+            lost = Some(shown(&self.world.fake.events()));
         }
         if let Some(shown) = lost
-            && self.setup.replicas > 1
+            && self.world.setup.replicas > 1
             && (0..KINDS.len()).any(|kind| self.account.live(kind) != shown[kind])
         {
             self.account.doubt(&self.names);
@@ -502,37 +475,16 @@ impl Walk {
 
     /// Ends all faults, until no late request can be executed any more.
     async fn calm(&mut self) {
-        self.faults.lock().clear();
+        self.world.end_faults();
         self.pass(Duration::from_secs(LATE + 5)).await;
-    }
-
-    /// Waits until no process owes a write.
-    async fn rest(&self) {
-        let resting = async {
-            while self.processes.iter().flatten().any(|process| process.shards.owe()) {
-                for process in self.processes.iter().flatten() {
-                    process.balance();
-                }
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-        };
-        let rested = tokio::time::timeout(Duration::from_secs(86_400), resting).await;
-        assert!(rested.is_ok(), "a write is still owed after a day");
     }
 
     /// Waits until no write waits or is in flight, and checks the upstream and the ledgers.
     async fn settle(&mut self) {
         self.calm().await;
-        self.rest().await;
-        let stored = self.fake.events();
-        for (kind, shown) in shown(&stored).into_iter().enumerate() {
-            let is_taken =
-                |name: &str| stored.iter().any(|event| event.metadata.name == name && kind_of(event) != kind);
-            self.account.settle(kind, shown, is_taken);
-        }
-        let live: Vec<i64> = (0..KINDS.len()).map(|kind| self.account.live(kind)).collect();
-        assert_eq!(shown(&stored).to_vec(), live, "{:?}", super::names_and_counts(&stored));
-        for process in self.processes.iter().flatten() {
+        self.world.rest(1).await;
+        self.account.check(&self.world.fake.events());
+        for process in self.world.running() {
             let balance = process.balance();
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, 0));
         }
@@ -555,8 +507,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 }
 
 fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
+    world::run(async {
         let mut walk = Walk::begin(setup, seed);
         for step in steps {
             walk.take(step).await;

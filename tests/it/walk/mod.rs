@@ -8,6 +8,7 @@ mod lives;
 mod model;
 mod process;
 mod sums;
+mod world;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,30 +1,23 @@
 //! A random walk through what changes the number of records: digests, storm records, combined events, drains with a
 //! deadline, and reloads of the configuration. After it, the sum of all counts upstream is what was posted.
 
-use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::clock::Clock;
 use eventweir::correlator::{self, Matches, Naming, Pattern, Policy, Rate, Rule, Suppression};
 use eventweir::ledger::Ledger;
 use eventweir::outbox::{self, GroupSettings, LostReason};
 use eventweir::shard;
-use http::Method;
-use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::support::disk::Disk;
-use super::super::support::events::START;
-use super::super::support::fake::{FakeApiserver, Fault};
+use super::super::support::fake::Fault;
 use super::BATCH;
 use super::process::{Process, Setup, Writes};
+use super::world::{self, LATE, World};
 
 const JSON: &str = "application/json";
-/// Longest time after which a request without an answer is executed.
-const LATE: u64 = 60;
 
 /// An event of a step. Few of each, so that records are met again.
 #[derive(Debug, Clone, Copy)]
@@ -237,12 +230,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 struct Walk {
-    setup: Setup,
-    fake: FakeApiserver,
-    faults: Arc<Mutex<VecDeque<Fault>>>,
-    rng: fastrand::Rng,
-    disks: Vec<Disk>,
-    processes: Vec<Option<Process>>,
+    world: World,
     /// Occurrences that were accepted.
     posted: u64,
     /// Occurrences that processes of the past have written, and those that they have lost.
@@ -254,41 +242,20 @@ struct Walk {
 
 impl Walk {
     fn begin(setup: Setup, seed: u64) -> Self {
-        let fake = FakeApiserver::new(Clock::simulated(START));
-        let faults = Arc::new(Mutex::new(VecDeque::new()));
-        let planned = Arc::clone(&faults);
-        fake.plan(move |seen| {
-            let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
-            if is_write { planned.lock().pop_front() } else { None }.unwrap_or(Fault::None)
-        });
-        let replicas = setup.replicas;
-        let mut walk = Self {
-            setup,
-            fake,
-            faults,
-            rng: fastrand::Rng::with_seed(seed),
-            disks: (0..replicas).map(|_| Disk::default()).collect(),
-            processes: (0..replicas).map(|_| None).collect(),
-            posted: 0,
-            written: 0,
-            lost: 0,
-            forgiven: 0,
-        };
-        (0..replicas).for_each(|replica| walk.start(replica));
+        let world = World::new(setup, seed);
+        let mut walk = Self { world, posted: 0, written: 0, lost: 0, forgiven: 0 };
+        for replica in 0..walk.world.setup.replicas {
+            walk.world.start(replica);
+        }
         walk
     }
 
-    fn start(&mut self, replica: usize) {
-        let process = Process::start(&self.setup, &self.fake, &self.disks[replica], &mut self.rng);
-        self.processes[replica] = Some(process);
-    }
-
     fn process(&self, replica: usize) -> &Process {
-        self.processes[replica % self.setup.replicas].as_ref().unwrap()
+        self.world.process(replica % self.world.setup.replicas)
     }
 
     async fn take(&mut self, step: Step) {
-        let replicas = self.setup.replicas;
+        let replicas = self.world.setup.replicas;
         match step {
             Step::Post { replica, event } => self.post(replica, event).await,
             Step::Storm { replica, event, objects } => {
@@ -304,11 +271,11 @@ impl Walk {
             }
             Step::Pass { milliseconds } => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
             Step::Settle => self.settle().await,
-            Step::Fail(fault) => self.faults.lock().push_back(fault),
-            Step::Watch { replica } => self.processes[replica % replicas].as_mut().unwrap().watch(),
+            Step::Fail(fault) => self.world.faults.lock().push_back(fault),
+            Step::Watch { replica } => self.world.watch(replica % replicas),
             Step::Kill { replica } => self.kill(replica % replicas).await,
             Step::End { replica, milliseconds } => self.end(replica % replicas, milliseconds).await,
-            Step::Reach(up) => self.fake.set_up(up),
+            Step::Reach(up) => self.world.fake.set_up(up),
             Step::Reload { replica, tuning } => {
                 self.process(replica).shards.reload(&tuning.settings(), tuning.policy());
             }
@@ -329,81 +296,58 @@ impl Walk {
     }
 
     async fn kill(&mut self, replica: usize) {
-        let process = self.processes[replica].take().unwrap();
-        let ledger = process.balance().ledger;
+        let ledger = self.process(replica).balance().ledger;
         self.close(&ledger);
-        self.disks[replica].crash(&mut self.rng);
-        process.kill().await;
+        self.world.kill(replica).await;
         self.start_again(replica).await;
     }
 
     async fn end(&mut self, replica: usize, milliseconds: u64) {
-        let process = self.processes[replica].take().unwrap();
+        let process = self.world.take(replica);
         let ledger = process.end(Duration::from_millis(milliseconds)).await.ledger;
         self.close(&ledger);
         self.start_again(replica).await;
     }
 
     async fn start_again(&mut self, replica: usize) {
-        if self.setup.spool {
-            self.start(replica);
+        if self.world.setup.spool {
+            self.world.start(replica);
             return;
         }
         // A request that is executed late would count beside what the next process lists.
         self.forgive().await;
-        self.start(replica);
+        self.world.start(replica);
     }
 
     /// Returns the occurrences that the upstream certainly shows.
     fn least(&self) -> u64 {
-        let ledgers = self.processes.iter().flatten().map(|process| process.balance().ledger);
+        let ledgers = self.world.running().map(|process| process.balance().ledger);
         self.written + ledgers.map(|ledger| ledger.total_written()).sum::<u64>()
     }
 
     /// Returns the occurrences that are counted as lost.
     fn lost(&self) -> u64 {
-        let ledgers = self.processes.iter().flatten().map(|process| process.balance().ledger);
+        let ledgers = self.world.running().map(|process| process.balance().ledger);
         self.lost + ledgers.map(|ledger| ledger.total_lost()).sum::<u64>()
     }
 
     /// Takes what the upstream shows for what was posted, because a process without a spool has lost the rest.
     async fn forgive(&mut self) {
-        self.calm().await;
-        self.rest().await;
-        let (shown, least) = (self.fake.shown(), self.least());
+        self.world.calm().await;
+        self.world.rest(10).await;
+        let (shown, least) = (self.world.fake.shown(), self.least());
         assert!((least..=self.posted).contains(&shown), "{shown} of {}, at least {least}", self.posted);
         (self.posted, self.forgiven) = (shown, self.lost());
     }
 
-    /// Ends all faults, until no late request can be executed any more.
-    async fn calm(&self) {
-        self.fake.set_up(true);
-        self.faults.lock().clear();
-        tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
-    }
-
-    /// Waits until no process owes a write.
-    async fn rest(&self) {
-        let resting = async {
-            while self.processes.iter().flatten().any(|process| process.shards.owe()) {
-                for process in self.processes.iter().flatten() {
-                    process.balance();
-                }
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-        };
-        let rested = tokio::time::timeout(Duration::from_secs(10 * 86_400), resting).await;
-        assert!(rested.is_ok(), "a write is still owed after ten days");
-    }
-
     /// Waits until nothing waits, and checks the sum upstream.
     async fn settle(&self) {
-        self.calm().await;
-        self.rest().await;
-        let (shown, lost) = (self.fake.shown(), self.lost() - self.forgiven);
+        self.world.calm().await;
+        self.world.rest(10).await;
+        let (shown, lost) = (self.world.fake.shown(), self.lost() - self.forgiven);
         let least = self.posted - lost;
         assert!((least..=self.posted).contains(&shown), "{shown} of {}, {lost} lost: {:?}", self.posted, self.stored());
-        for process in self.processes.iter().flatten() {
+        for process in self.world.running() {
             let balance = process.balance();
             let suppressed = balance.ledger.lost(LostReason::Suppressed);
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, suppressed));
@@ -411,7 +355,7 @@ impl Walk {
     }
 
     fn stored(&self) -> Vec<(String, String, i32)> {
-        let events = self.fake.events();
+        let events = self.world.fake.events();
         events.iter().map(|event| (event.metadata.name.to_string(), event.message.to_string(), event.count)).collect()
     }
 }
@@ -428,8 +372,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 }
 
 fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
+    world::run(async {
         let mut walk = Walk::begin(setup, seed);
         for step in steps {
             walk.take(step).await;

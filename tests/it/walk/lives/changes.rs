@@ -53,24 +53,24 @@ impl Walk {
     /// Sets a label under a name at any replica, whatever waits or is in doubt.
     pub(super) async fn label(&mut self, replica: usize, name: &str, form: Form) {
         let path = format!("{EVENTS}/{name}");
-        let labels = json!({ "team": format!("{}", self.rng.u8(..)) });
+        let labels = json!({ "team": format!("{}", self.world.rng.u8(..)) });
         let (content_type, body) = match form {
             Form::Strategic => (STRATEGIC_MERGE, json!({ "metadata": { "labels": labels } })),
             Form::Merge | Form::Put => ("application/merge-patch+json", json!({ "metadata": { "labels": labels } })),
             Form::Json => (JSON_PATCH, json!([{ "op": "add", "path": "/metadata/labels", "value": labels }])),
             Form::Apply => {
                 // An apply creates an event that does not exist.
-                if !self.fake.events().iter().any(|event| event.metadata.name == name) {
+                if !self.world.fake.events().iter().any(|event| event.metadata.name == name) {
                     return;
                 }
                 (APPLY, json!({ "apiVersion": "v1", "kind": "Event", "metadata": { "name": name, "labels": labels } }))
             }
         };
         let path = if form == Form::Apply { format!("{path}?fieldManager=me") } else { path };
-        let before = self.fake.events();
+        let before = self.world.fake.events();
         let _any_answer = self.process(replica).send("PATCH", &path, content_type, body.to_string()).await;
         // An event that was not stored is written as it is, without the lines of its clients.
-        for event in self.fake.events() {
+        for event in self.world.fake.events() {
             if !before.iter().any(|known| known.metadata.name == event.metadata.name) {
                 self.account.forget_lines(kind_of(&event));
             }
@@ -83,12 +83,12 @@ impl Walk {
         let Some(kind) = self.account.known(name).map(|known| known.kind) else { return };
         if KINDS[kind].style == Style::New
             || self.only(kind).is_none()
-            || self.fake.is_taken(name)
+            || self.world.fake.is_taken(name)
             || self.account.is_unknown(kind)
         {
             return;
         }
-        for replica in 0..self.setup.replicas {
+        for replica in 0..self.world.setup.replicas {
             self.watch(replica);
         }
         for _ in 0..posts {
@@ -99,7 +99,7 @@ impl Walk {
         let (replica, path) = (self.home(name), format!("{EVENTS}/{name}"));
         let reply = self.process(replica).send("GET", &path, JSON, String::new()).await;
         assert_eq!(reply.status, 200, "{name}: {}", reply.text);
-        let (mut event, stored) = (reply.json(), shown(&self.fake.events())[kind]);
+        let (mut event, stored) = (reply.json(), shown(&self.world.fake.events())[kind]);
         let count = match set {
             Set::Shown => i32::try_from(event["count"].as_i64().unwrap()).unwrap(),
             Set::Stored => i32::try_from(stored).unwrap(),
@@ -123,10 +123,10 @@ impl Walk {
     /// POSTs occurrences under a name and DELETEs it, where it is clear which records that means.
     pub(super) async fn delete(&mut self, replica: usize, name: &str, posts: usize, answer: Answer) {
         self.settle().await;
-        for replica in 0..self.setup.replicas {
+        for replica in 0..self.world.setup.replicas {
             self.watch(replica);
         }
-        let stored = self.fake.events();
+        let stored = self.world.fake.events();
         let own = stored.iter().find(|event| event.metadata.name == name).map(kind_of);
         let is_home = self.home(name) == replica;
         let known = self.account.known(name).map(|known| known.kind).filter(|kind| self.account.live(*kind) > 0);
@@ -135,8 +135,8 @@ impl Walk {
         kinds.dedup();
         let number = |kind: KindId| stored.iter().filter(|event| kind_of(event) == kind).count();
         let is_gone = (0..KINDS.len()).any(|kind| self.account.is_gone(kind));
-        let is_clear = self.setup.replicas == 1 || self.setup.spool;
-        if !is_clear || is_gone || self.fake.is_taken(name) || kinds.iter().any(|kind| number(*kind) > 1) {
+        let is_clear = self.world.setup.replicas == 1 || self.world.setup.spool;
+        if !is_clear || is_gone || self.world.fake.is_taken(name) || kinds.iter().any(|kind| number(*kind) > 1) {
             return;
         }
         // With plain writes, a record that its process does not know any more is not told from another writer's.
@@ -148,13 +148,13 @@ impl Walk {
                 self.post(name, kind, 1).await;
             }
         }
-        *self.deletes.lock() = match answer {
+        *self.world.deletes.lock() = match answer {
             Answer::Given => None,
             Answer::Lost => Some(Fault::After(500)),
             Answer::Refused => Some(Fault::Before(503)),
         };
         let reply = self.process(replica).send("DELETE", &format!("{EVENTS}/{name}"), JSON, String::new()).await;
-        let was_met = self.deletes.lock().take().is_none();
+        let was_met = self.world.deletes.lock().take().is_none();
         match answer {
             Answer::Given => {
                 assert_eq!(reply.status, if kinds.is_empty() { 404 } else { 200 }, "{name}: {}", reply.text);
@@ -172,7 +172,7 @@ impl Walk {
                 kinds.iter().for_each(|kind| self.account.lose_sight(*kind));
             }
         }
-        if self.setup.replicas > 1 && answer != Answer::Refused {
+        if self.world.setup.replicas > 1 && answer != Answer::Refused {
             kinds.iter().for_each(|kind| self.account.remembered_elsewhere(*kind, shown(&stored)[*kind]));
         }
     }
@@ -183,9 +183,9 @@ impl Walk {
             // It is not known how much of a write in doubt such an event includes.
             self.settle().await;
         }
-        let stored = self.fake.events();
+        let stored = self.world.fake.events();
         let Some(event) = stored.iter().find(|event| kind_of(event) == kind && event.count + more > 0) else { return };
-        self.fake.change(event, |event| {
+        self.world.fake.change(event, |event| {
             event.count += more;
             if let (Annotations::Dropped, Some(rare)) = (annotations, &mut event.metadata.rare) {
                 rare.annotations.clear();

@@ -3,34 +3,26 @@
 
 mod changes;
 
-use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::clock::Clock;
 use eventweir::event::Event;
 use eventweir::outbox::LostReason;
-use http::Method;
-use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::support::disk::Disk;
-use super::super::support::events::START;
-use super::super::support::fake::{FakeApiserver, Fault};
+use super::super::support::fake::Fault;
 use super::super::support::http::EVENTS;
 use super::account::Account;
 use super::model::{KINDS, KindId, NameId, Style, kind_of, series, shown};
 use super::process::{Process, Reply, Setup, Writes};
+use super::world::{self, LATE, World};
 use super::{BATCH, Message, STRATEGIC_MERGE};
 use changes::{Annotations, Answer, Form, Set};
 
 const JSON: &str = "application/json";
 const JSON_PATCH: &str = "application/json-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
-/// Longest time after which a request without an answer is executed.
-const LATE: u64 = 60;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -203,14 +195,7 @@ fn setup() -> impl Strategy<Value = Setup> {
 }
 
 struct Walk {
-    setup: Setup,
-    fake: FakeApiserver,
-    faults: Arc<Mutex<VecDeque<Fault>>>,
-    /// Fault of the next DELETE.
-    deletes: Arc<Mutex<Option<Fault>>>,
-    rng: fastrand::Rng,
-    disks: Vec<Disk>,
-    processes: Vec<Option<Process>>,
+    world: World,
     /// Whether each disk has no room.
     full: Vec<bool>,
     names: Vec<String>,
@@ -219,44 +204,20 @@ struct Walk {
 
 impl Walk {
     fn begin(setup: Setup, seed: u64) -> Self {
-        let fake = FakeApiserver::new(Clock::simulated(START));
-        let faults = Arc::new(Mutex::new(VecDeque::new()));
-        let deletes = Arc::new(Mutex::new(None));
-        let (planned, planned_of_deletes) = (Arc::clone(&faults), Arc::clone(&deletes));
-        fake.plan(move |seen| {
-            if seen.method == Method::DELETE {
-                return planned_of_deletes.lock().take().unwrap_or(Fault::None);
-            }
-            let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
-            let fault = if is_write { planned.lock().pop_front() } else { None };
-            // Only a create may find its name taken.
-            fault.filter(|fault| *fault != Fault::Taken || seen.method == Method::POST).unwrap_or(Fault::None)
-        });
         let (names, replicas) = (["a", "b", "c", "d"].map(str::to_owned).into(), setup.replicas);
-        let mut walk = Self {
-            setup,
-            fake,
-            faults,
-            deletes,
-            rng: fastrand::Rng::with_seed(seed),
-            disks: (0..replicas).map(|_| Disk::default()).collect(),
-            processes: (0..replicas).map(|_| None).collect(),
-            full: vec![false; replicas],
-            names,
-            account: Account::default(),
-        };
+        let mut walk =
+            Self { world: World::new(setup, seed), full: vec![false; replicas], names, account: Account::default() };
         (0..replicas).for_each(|replica| walk.start(replica));
         walk
     }
 
     fn start(&mut self, replica: usize) {
-        let process = Process::start(&self.setup, &self.fake, &self.disks[replica], &mut self.rng);
+        let process = self.world.start(replica);
         process.pending().iter().for_each(|(event, _)| self.account.restore(kind_of(event)));
-        self.processes[replica] = Some(process);
     }
 
     fn replica(&self, replica: usize) -> usize {
-        replica % self.setup.replicas
+        replica % self.world.setup.replicas
     }
 
     fn name(&self, name: NameId) -> String {
@@ -265,22 +226,22 @@ impl Walk {
 
     /// Returns the process that the client of a name uses.
     fn home(&self, name: &str) -> usize {
-        self.names.iter().position(|known| known == name).unwrap() % self.setup.replicas
+        self.names.iter().position(|known| known == name).unwrap() % self.world.setup.replicas
     }
 
     fn process(&self, replica: usize) -> &Process {
-        self.processes[replica].as_ref().unwrap()
+        self.world.process(replica)
     }
 
     fn is_plain(&self) -> bool {
-        self.setup.writes == Writes::Plain
+        self.world.setup.writes == Writes::Plain
     }
 
     async fn take(&mut self, step: Step) {
         match step {
             Step::Post { name, kind, more } => {
                 let name = self.name(name);
-                let total = self.account.total(&name, kind, more, self.setup.writes);
+                let total = self.account.total(&name, kind, more, self.world.setup.writes);
                 self.post(&name, kind, total).await;
             }
             Step::PostGenerated { kind, total } => {
@@ -303,17 +264,19 @@ impl Walk {
             Step::Settle => self.settle().await,
             // With plain writes a late patch sets the count back.
             Step::Fail(Fault::LateAfter(_)) if self.is_plain() => {}
-            Step::Fail(fault) => self.faults.lock().push_back(fault),
+            Step::Fail(fault) => self.world.faults.lock().push_back(fault),
             Step::Watch { replica } => self.watch(self.replica(replica)),
             Step::Kill { replica } => self.kill(self.replica(replica)).await,
             Step::End { replica, ending } => self.end(self.replica(replica), ending).await,
-            Step::Reach(up) => self.fake.set_up(up),
+            Step::Reach(up) => self.world.fake.set_up(up),
             Step::Fill { replica, room } => self.fill(self.replica(replica), room).await,
             Step::Edit { kind, more, annotations } if !self.is_plain() => {
                 self.put_upstream(kind, more, annotations).await;
             }
-            Step::DeleteUpstream { kind } if self.setup.replicas == 1 && !self.is_plain() => self.delete_upstream(kind),
-            Step::CreateUpstream { kind, count } if self.setup.replicas == 1 && !self.is_plain() => {
+            Step::DeleteUpstream { kind } if self.world.setup.replicas == 1 && !self.is_plain() => {
+                self.delete_upstream(kind);
+            }
+            Step::CreateUpstream { kind, count } if self.world.setup.replicas == 1 && !self.is_plain() => {
                 self.create_upstream(kind, count);
             }
             Step::Set { .. } | Step::Edit { .. } | Step::DeleteUpstream { .. } | Step::CreateUpstream { .. } => {}
@@ -374,7 +337,7 @@ impl Walk {
         if known.is_none() {
             assert!(reply.status == 404 || self.full[replica] && reply.status == 429, "{name}: {}", reply.text);
             // As client-go does.
-            let total = self.account.total(name, kind, growth, self.setup.writes);
+            let total = self.account.total(name, kind, growth, self.world.setup.writes);
             self.post(name, kind, total).await;
         } else if self.is_accepted(replica, &reply, 200) {
             self.account.patch(name, kind, i32::try_from(total).unwrap());
@@ -382,13 +345,13 @@ impl Walk {
     }
 
     fn watch(&mut self, replica: usize) {
-        self.processes[replica].as_mut().unwrap().watch();
+        self.world.watch(replica);
         self.account.watch();
     }
 
     /// Leaves room on the disk until the spool has everything.
     async fn make_room(&mut self, replica: usize) {
-        self.disks[replica].set_full(false);
+        self.world.disks[replica].set_full(false);
         self.full[replica] = false;
         let Some(spool) = self.process(replica).spool.clone() else { return };
         while !spool.durable().await {
@@ -397,8 +360,8 @@ impl Walk {
     }
 
     async fn fill(&mut self, replica: usize, room: Room) {
-        if room == Room::None && self.setup.spool {
-            self.disks[replica].set_full(true);
+        if room == Room::None && self.world.setup.spool {
+            self.world.disks[replica].set_full(true);
             self.full[replica] = true;
         } else {
             self.make_room(replica).await;
@@ -412,7 +375,7 @@ impl Walk {
             let mut annotations = event.metadata.rare.iter().flat_map(|rare| rare.annotations.keys());
             !annotations.any(|key| key.starts_with("tally.eventweir/"))
         };
-        if !self.is_plain() && self.setup.spool && self.fake.events().iter().any(is_bare) {
+        if !self.is_plain() && self.world.setup.spool && self.world.fake.events().iter().any(is_bare) {
             // The next process would take a count without tags for its own: it cannot know that the upstream keeps them.
             self.settle().await;
         }
@@ -420,10 +383,8 @@ impl Walk {
 
     async fn kill(&mut self, replica: usize) {
         self.prepare(replica).await;
-        let process = self.processes[replica].take().unwrap();
-        process.balance();
-        self.disks[replica].crash(&mut self.rng);
-        process.kill().await;
+        self.process(replica).balance();
+        self.world.kill(replica).await;
         self.start_again(replica).await;
     }
 
@@ -431,10 +392,10 @@ impl Walk {
         self.prepare(replica).await;
         if ending == Ending::Drain {
             // Records that were never written would fold into digests.
-            self.fake.set_up(true);
-            self.rest().await;
+            self.world.fake.set_up(true);
+            self.world.rest(1).await;
         }
-        let process = self.processes[replica].take().unwrap();
+        let process = self.world.take(replica);
         let limit = if ending == Ending::Drain { Duration::from_secs(1000) } else { Duration::ZERO };
         let _balance = process.end(limit).await;
         self.start_again(replica).await;
@@ -442,18 +403,16 @@ impl Walk {
 
     async fn start_again(&mut self, replica: usize) {
         let names: Vec<String> = self.names.iter().filter(|name| self.home(name) == replica).cloned().collect();
-        let shown = if self.setup.spool {
+        let shown = if self.world.setup.spool {
             None
         } else {
             // Late requests are executed, and the other replica writes its waiting records.
-            self.fake.set_up(true);
-            self.faults.lock().clear();
-            tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
-            self.rest().await;
-            Some(shown(&self.fake.events()))
+            self.world.calm().await;
+            self.world.rest(1).await;
+            Some(shown(&self.world.fake.events()))
         };
         if let Some(shown) = shown
-            && self.setup.replicas > 1
+            && self.world.setup.replicas > 1
             && (0..KINDS.len()).any(|kind| self.account.live(kind) != shown[kind])
         {
             self.account.doubt(&self.names);
@@ -464,7 +423,7 @@ impl Walk {
 
     /// Returns the only record of a kind.
     fn only(&self, kind: KindId) -> Option<Event> {
-        let mut stored = self.fake.events().into_iter().filter(|event| kind_of(event) == kind);
+        let mut stored = self.world.fake.events().into_iter().filter(|event| kind_of(event) == kind);
         stored.next().filter(|_| stored.next().is_none())
     }
 
@@ -477,7 +436,7 @@ impl Walk {
         // After a DELETE without an answer, a missing record is taken for the one that it has deleted.
         let is_known = !self.account.is_unread(kind) && !self.account.is_unknown(kind);
         let Some(event) = self.only(kind).filter(|_| is_known) else { return };
-        self.fake.delete(&event);
+        self.world.fake.delete(&event);
         self.account.delete_upstream(kind, &event.metadata.name, self.waiting(kind));
     }
 
@@ -486,44 +445,19 @@ impl Walk {
         let Some(event) = self.only(kind).filter(|_| is_known && KINDS[kind].style == Style::Old) else { return };
         // Until an answer has shown that annotations are kept, the count shows what has arrived.
         let is_proven = self.process(0).balance().ledger.total_written() > 0;
-        if !is_proven || self.setup.spool && self.waiting(kind) > 0 {
+        if !is_proven || self.world.setup.spool && self.waiting(kind) > 0 {
             return;
         }
-        self.fake.create_again(&event, count);
+        self.world.fake.create_again(&event, count);
         self.account.create_upstream(kind, count, self.waiting(kind));
-    }
-
-    /// Waits until no process owes a write.
-    async fn rest(&self) {
-        let resting = async {
-            while self.processes.iter().flatten().any(|process| process.shards.owe()) {
-                for process in self.processes.iter().flatten() {
-                    process.balance();
-                }
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-        };
-        assert!(
-            tokio::time::timeout(Duration::from_secs(86_400), resting).await.is_ok(),
-            "a write is still owed after a day"
-        );
     }
 
     /// Waits until no write waits or is in flight, and checks the upstream and the ledgers.
     async fn settle(&mut self) {
-        self.fake.set_up(true);
-        self.faults.lock().clear();
-        tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
-        self.rest().await;
-        let stored = self.fake.events();
-        for (kind, shown) in shown(&stored).into_iter().enumerate() {
-            let is_taken =
-                |name: &str| stored.iter().any(|event| event.metadata.name == name && kind_of(event) != kind);
-            self.account.settle(kind, shown, is_taken);
-        }
-        let live: Vec<i64> = (0..KINDS.len()).map(|kind| self.account.live(kind)).collect();
-        assert_eq!(shown(&stored).to_vec(), live, "{:?}", super::names_and_counts(&stored));
-        for process in self.processes.iter().flatten() {
+        self.world.calm().await;
+        self.world.rest(1).await;
+        self.account.check(&self.world.fake.events());
+        for process in self.world.running() {
             let balance = process.balance();
             let deleted = balance.ledger.lost(LostReason::Deleted);
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, deleted));
@@ -538,7 +472,7 @@ impl Walk {
         let Some(known) = self.account.known(name) else { return };
         // A replica may not have read what the other one has written.
         let is_found = self.account.live(known.kind) > 0 && !self.account.is_unknown(known.kind);
-        if self.setup.replicas > 1 || !is_found || self.only(known.kind).is_none() {
+        if self.world.setup.replicas > 1 || !is_found || self.only(known.kind).is_none() {
             return;
         }
         let reply = self.process(self.home(name)).send("GET", &format!("{EVENTS}/{name}"), JSON, String::new()).await;
@@ -551,8 +485,7 @@ impl Walk {
 }
 
 fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
+    world::run(async {
         let mut walk = Walk::begin(setup, seed);
         for step in steps {
             walk.take(step).await;

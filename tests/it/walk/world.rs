@@ -1,0 +1,120 @@
+//! The world of a walk: the fake API server with its faults, the disks, and the processes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use http::Method;
+use parking_lot::Mutex;
+
+use super::super::support::disk::Disk;
+use super::super::support::events::START;
+use super::super::support::fake::{FakeApiserver, Fault};
+use super::process::{Process, Setup};
+
+/// Longest time, in seconds, after which a request without an answer is executed.
+pub(super) const LATE: u64 = 60;
+
+pub(super) struct World {
+    pub(super) setup: Setup,
+    pub(super) fake: FakeApiserver,
+    /// Faults of the next creates and patches.
+    pub(super) faults: Arc<Mutex<VecDeque<Fault>>>,
+    /// Fault of the next DELETE.
+    pub(super) deletes: Arc<Mutex<Option<Fault>>>,
+    pub(super) rng: fastrand::Rng,
+    pub(super) disks: Vec<Disk>,
+    pub(super) processes: Vec<Option<Process>>,
+}
+
+impl World {
+    /// Returns a world whose processes are not started.
+    pub(super) fn new(setup: Setup, seed: u64) -> Self {
+        let fake = FakeApiserver::new(Clock::simulated(START));
+        let faults = Arc::new(Mutex::new(VecDeque::new()));
+        let deletes = Arc::new(Mutex::new(None));
+        let (planned, planned_of_deletes) = (Arc::clone(&faults), Arc::clone(&deletes));
+        fake.plan(move |seen| {
+            if seen.method == Method::DELETE {
+                return planned_of_deletes.lock().take().unwrap_or(Fault::None);
+            }
+            let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
+            let fault = if is_write { planned.lock().pop_front() } else { None };
+            // Only a create may find its name taken.
+            fault.filter(|fault| *fault != Fault::Taken || seen.method == Method::POST).unwrap_or(Fault::None)
+        });
+        let replicas = setup.replicas;
+        Self {
+            setup,
+            fake,
+            faults,
+            deletes,
+            rng: fastrand::Rng::with_seed(seed),
+            disks: (0..replicas).map(|_| Disk::default()).collect(),
+            processes: (0..replicas).map(|_| None).collect(),
+        }
+    }
+
+    pub(super) fn start(&mut self, replica: usize) -> &Process {
+        let process = Process::start(&self.setup, &self.fake, &self.disks[replica], &mut self.rng);
+        self.processes[replica].insert(process)
+    }
+
+    pub(super) fn process(&self, replica: usize) -> &Process {
+        self.processes[replica].as_ref().unwrap()
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = &Process> {
+        self.processes.iter().flatten()
+    }
+
+    /// Reads the changes of the upstream at a process.
+    pub(super) fn watch(&mut self, replica: usize) {
+        self.processes[replica].as_mut().unwrap().watch();
+    }
+
+    /// Takes a process that is about to end.
+    pub(super) fn take(&mut self, replica: usize) -> Process {
+        self.processes[replica].take().unwrap()
+    }
+
+    /// Kills a process, and its disk keeps what was synchronized.
+    pub(super) async fn kill(&mut self, replica: usize) {
+        let process = self.take(replica);
+        self.disks[replica].crash(&mut self.rng);
+        process.kill().await;
+    }
+
+    /// Ends all faults that were planned.
+    pub(super) fn end_faults(&self) {
+        self.fake.set_up(true);
+        self.faults.lock().clear();
+    }
+
+    /// Ends all faults, until no late request can be executed any more.
+    pub(super) async fn calm(&self) {
+        self.end_faults();
+        tokio::time::sleep(Duration::from_secs(LATE + 5)).await;
+    }
+
+    /// Waits until no process owes a write, for so many days at most.
+    pub(super) async fn rest(&self, days: u64) {
+        let resting = async {
+            while self.running().any(|process| process.shards.owe()) {
+                for process in self.running() {
+                    process.balance();
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        };
+        let rested = tokio::time::timeout(Duration::from_secs(days * 86_400), resting).await;
+        assert!(rested.is_ok(), "a write is still owed after {days} days");
+    }
+}
+
+/// Runs a walk under tokio's paused time.
+pub(super) fn run(walk: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(walk);
+}

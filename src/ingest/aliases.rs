@@ -258,7 +258,7 @@ impl Aliases {
     pub(super) fn relabel(&self, namespace: &str, name: &str, stored: &Event, line: Line) {
         self.change(namespace, name, |event| {
             event.metadata.rare.clone_from(&stored.metadata.rare);
-            if line == Line::Stated {
+            if line != Line::Unstated {
                 event.count = stored.count;
                 event.series.clone_from(&stored.series);
             }

@@ -13,6 +13,7 @@ use super::rejection::StatusError;
 use super::{Face, ack, aliases, decode, update, yaml};
 use crate::access::Extent;
 use crate::event::json;
+use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::{ApplyOptions, Updated};
 
@@ -79,7 +80,11 @@ async fn put(
     }
     let updated = upstream.apply(namespace, &stored_name, &document, options).await?;
     if !options.dry_run {
-        held.follow(&updated.event, aliases::stated(&document));
+        let line = match aliases::stated(&document) {
+            Line::Stated if updated.created => Line::Created,
+            line => line,
+        };
+        held.follow(&updated.event, line);
         ack::followed(face).await;
     }
     Ok(updated)

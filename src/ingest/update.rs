@@ -64,7 +64,7 @@ pub(super) fn answer(face: &Face, asked: &Asked, form: Form, updated: Updated, l
         // The client's next patches count on from its own total.
         Some(Line::Unstated) => face.0.aliases.relabel(&asked.namespace, &asked.name, &stored, Line::Unstated),
         // The client's next patches count on from this state.
-        Some(Line::Stated) => face.0.aliases.insert(&stored),
+        Some(Line::Stated | Line::Created) => face.0.aliases.insert(&stored),
         None => {}
     }
     response
@@ -78,7 +78,7 @@ async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions)
     event.metadata.name = held.name();
     let updated = upstream.update(event, options).await?;
     if !options.dry_run {
-        held.follow(&updated.event, Line::Stated);
+        held.follow(&updated.event, if updated.created { Line::Created } else { Line::Stated });
         ack::followed(face).await;
     }
     Ok(updated)

@@ -15,6 +15,8 @@ use crate::ledger::Occurrences;
 pub enum Line {
     /// It has one, which includes the occurrences that GET had shown.
     Stated,
+    /// So it has, and it has created the event.
+    Created,
     /// It changes other members.
     Unstated,
 }
@@ -23,10 +25,13 @@ impl Record {
     /// Removes and returns the waiting occurrences that `stored`, with a client's `count`, includes: those in its tag, and
     /// as many as its count is above the written one; all if it is below. Others have arrived since the client has read
     /// the event, or it has read the event upstream.
-    fn take_included(&mut self, stored: &Event, count: i32) -> Occurrences {
+    fn take_included(&mut self, stored: &Event, count: i32, line: Line) -> Occurrences {
         let waiting = self.waiting().total();
         let own = self.tag.as_ref().and_then(|own| tag::count(stored, own)).unwrap_or(0);
-        let arrived = own.saturating_sub(self.settled()).min(waiting);
+        // An event that was there is that of a create without an answer. The change may have removed its tag.
+        let is_of_create = line == Line::Stated && matches!(self.stand, Stand::Sent { .. });
+        let created = if is_of_create { self.in_doubt() } else { 0 };
+        let arrived = own.saturating_sub(self.settled()).max(created).min(waiting);
         let written = i64::from(self.event.count) - i64::try_from(waiting - arrived).unwrap_or(i64::MAX);
         let included = u64::try_from(i64::from(count) - written).map_or(waiting, |more| arrived + more);
         let mut taken = self.pending.take_first(included);
@@ -129,7 +134,7 @@ impl Outbox {
         let is_untagged_in_doubt = record.tag.is_none() && record.sent.tag > record.settled();
         let is_in_doubt = line == Line::Unstated && (record.in_doubt() > 0 || is_untagged_in_doubt);
         let written = match line {
-            Line::Stated => record.take_included(stored, count),
+            Line::Stated | Line::Created => record.take_included(stored, count, line),
             Line::Unstated => Occurrences::default(),
         };
         let waiting = i32::try_from(record.waiting().total()).unwrap_or(i32::MAX);

@@ -400,6 +400,27 @@ async fn a_write_in_doubt_after_a_put_adds_only_its_own_occurrences() {
     }
 }
 
+/// Fault: an occurrence of a create without an answer was added to the smaller count. The PUT had removed its tag.
+#[tokio::test]
+async fn a_put_lowers_the_count_of_a_create_without_an_answer() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    fake.fail_next(&[Fault::After(500)]);
+    let event = Event { count: 2, ..plain() };
+    client.post(&event).await;
+    program.until("it waits", || program.balance().waiting[Why::Retry as usize] == 2).await;
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    let mut shown = client.get(&path).await.json();
+    assert_eq!((&shown["count"], fake.shown()), (&json!(2), 2));
+    shown["count"] = json!(1);
+    let headers = [("Content-Type", "application/json")];
+    assert_eq!(client.send("PUT", &path, &headers, shown.to_string().as_bytes()).await.status, 200);
+    program.settle().await;
+    assert_eq!(fake.shown(), 1);
+    assert_eq!(program.stop().await.ledger.total_written(), 2);
+}
+
 /// Fault: they counted twice. The patch had written them, and they still waited.
 #[tokio::test]
 async fn a_patch_of_an_event_that_is_not_stored_writes_its_occurrences_once() {

@@ -55,7 +55,7 @@ async fn on_record(
             // Not yet created upstream. A client can patch an event whose create was answered with 201.
             let owed = told.as_ref().and_then(|told| shards.find(told)).and_then(|found| found.unsettled);
             let owed = owed.ok_or(status)?;
-            (write_patched(face, &owed, &patch, options).await, Line::Stated)
+            (write_patched(face, &owed, &patch, options).await, Line::Created)
         }
         answer => (answer, line(&patch)),
     };

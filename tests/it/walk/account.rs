@@ -156,6 +156,19 @@ impl Account {
         tally.log.push((tally.own, name.to_owned(), total));
     }
 
+    /// The last accepted total was written by its client, so that it shows before the occurrences that waited while the
+    /// upstream showed `shown`.
+    pub(super) fn overtake(&mut self, kind: KindId, shown: i64, brought: i64) {
+        let Tally { log, others, .. } = &mut self.kinds[kind];
+        let written = shown - *others;
+        if brought > 0
+            && let Some((_, name, total)) = log.pop()
+        {
+            log.iter_mut().filter(|(own, ..)| *own > written).for_each(|(own, ..)| *own += brought);
+            log.push((written + brought, name, total));
+        }
+    }
+
     /// Notes a DELETE that has deleted the records of these kinds.
     pub(super) fn delete(&mut self, kinds: &[KindId]) {
         for kind in kinds {

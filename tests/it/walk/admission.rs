@@ -330,9 +330,12 @@ impl Walk {
         let stored = self.world.fake.events().into_iter().find(|event| event.metadata.name == name);
         match stored {
             Some(stored) if version(&stored) == version(&old) => {
+                let kind = self.clients[client].kind;
+                let (shown, live) = (shown(&self.world.fake.events())[kind], self.account.live(kind));
                 self.world.fake.change(&old, |event| event.series.clone_from(&new.series));
                 if self.clients[client].name == name {
                     self.count(client);
+                    self.account.overtake(kind, shown, self.account.live(kind) - live);
                 }
             }
             // The API server applies the patch to the newer object, and asks again.

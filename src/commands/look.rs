@@ -326,14 +326,16 @@ pub(super) fn explained(document: &Value) -> String {
     for object in list(&document["objects"]) {
         text += &format!("\n{} {}/{}\n", cell(&object["kind"]), cell(&object["namespace"]), cell(&object["name"]));
         let rows = list(&object["reasons"]).into_iter().map(|part| {
-            let numbers = ["received", "shown", "inSummary", "waiting", "lost"].map(|member| cell(&part[member]));
+            let members = ["reason", "type", "source", "received", "shown", "inSummary", "waiting", "lost", "rejected"];
             let rule = part["rule"].as_u64().map_or("-".to_owned(), |rule| format!("rules[{rule}]"));
-            let texts = [cell(&part["reason"]), cell(&part["type"]), cell(&part["source"]), rule];
-            texts.into_iter().chain(numbers).chain([time(&part["lastShown"])]).collect()
+            members.into_iter().map(|member| cell(&part[member])).chain([rule, time(&part["lastShown"])]).collect()
         });
+        let optional = ["SUMMARY", "REJECTED", "RULE"];
         let headings =
-            ["REASON", "TYPE", "SOURCE", "RULE", "RECEIVED", "SHOWN", "SUMMARY", "WAITING", "LOST", "LAST SHOWN"];
-        text += &table::render(&headings, 4, &rows.collect::<Vec<Vec<String>>>());
+            ["REASON", "TYPE", "SOURCE", "RECEIVED", "SHOWN", "SUMMARY", "WAITING", "LOST", "REJECTED", "RULE"];
+        let mut rows = rows.collect::<Vec<Vec<String>>>();
+        let headings = table::without_empty(&[&headings[..], &["LAST SHOWN"]].concat(), &optional, &mut rows);
+        text += &table::render(&headings, 3, &rows);
         text += &budgets(&object);
         let rows = list(&object["records"]).into_iter().map(|record| {
             let messages = list(&record["messages"]);
@@ -414,6 +416,18 @@ mod tests {
             assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{text:?}");
         }
         assert_eq!(tap_line(&json!({ "ping": true })), None);
+    }
+
+    #[test]
+    fn an_explanation_has_columns_for_what_there_is() {
+        let headings = |part: Value| {
+            let text = explained(&json!({ "objects": [{ "reasons": [part] }] }));
+            text.lines().nth(3).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let part = json!({ "reason": "BackOff", "received": 3, "inSummary": 0, "rule": null, "rejected": 0 });
+        assert_eq!(headings(part), "REASON TYPE SOURCE RECEIVED SHOWN WAITING LOST LAST SHOWN");
+        let part = json!({ "reason": "BackOff", "received": 3, "inSummary": 2, "rule": 0, "rejected": 1 });
+        assert_eq!(headings(part), "REASON TYPE SOURCE RECEIVED SHOWN SUMMARY WAITING LOST REJECTED RULE LAST SHOWN");
     }
 
     #[test]

@@ -48,6 +48,19 @@ pub(super) fn render_within(width: usize, headings: &[&str], left_columns: usize
     text
 }
 
+/// Removes the columns of these headings that have no value in any row.
+pub(super) fn without_empty<'a>(headings: &[&'a str], optional: &[&str], rows: &mut [Vec<String>]) -> Vec<&'a str> {
+    let is_empty = |rows: &[Vec<String>], column: usize| rows.iter().all(|row| matches!(&*row[column], "" | "-" | "0"));
+    let mut left = headings.to_vec();
+    for name in optional {
+        if let Some(column) = left.iter().position(|heading| heading == name).filter(|column| is_empty(rows, *column)) {
+            left.remove(column);
+            rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        }
+    }
+    left
+}
+
 pub(super) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

@@ -37,6 +37,8 @@ pub struct Explanation {
     pub known_since: Option<String>,
     pub answer: Answer,
     pub objects: Vec<Object>,
+    /// Number of further objects that the query selects.
+    pub more_objects: usize,
     /// The object's events upstream, if nothing is known here.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub upstream: Vec<Stored>,
@@ -75,8 +77,10 @@ pub struct Known {
     /// Refused occurrences, less those that are noted with their object. May be negative, because the two may be in
     /// different shards. 0 if a namespace is queried.
     pub unread: i64,
-    /// The selected objects.
+    /// The selected objects, up to a limit.
     pub objects: Vec<Object>,
+    /// Number of selected objects beyond the limit.
+    pub more_objects: usize,
     /// Sentences about objects with similar names.
     pub nearest: Vec<String>,
 }
@@ -380,6 +384,7 @@ impl Explanation {
         let unread: i64 = shards.iter().map(|known| known.unread).sum();
         let unread = u64::try_from(unread).unwrap_or(0);
         let is_off = shards.iter().any(|known| known.is_off);
+        let more_objects = shards.iter().map(|known| known.more_objects).sum();
         let (mut objects, mut nearest) = (Vec::<Object>::new(), Vec::new());
         for known in shards {
             nearest.extend(known.nearest);
@@ -407,7 +412,7 @@ impl Explanation {
         }
         let rank = |part: &Part| WORST_FIRST.iter().position(|code| *code == part.answer.code);
         let parts = || objects.iter().flat_map(|object| object.reasons.iter().map(move |part| (object, part)));
-        let answer = match parts().min_by_key(|(_, part)| rank(part)) {
+        let mut answer = match parts().min_by_key(|(_, part)| rank(part)) {
             Some((object, worst)) => {
                 let text = &worst.answer.text;
                 let text = match (objects.len(), parts().count()) {
@@ -424,6 +429,9 @@ impl Explanation {
                 None => unknown(query, (received, unread), (began, forgotten), &nearest),
             },
         };
+        if more_objects > 0 {
+            answer.text += &format!(" {} left out: name one.", plural(more_objects as u64, "further object"));
+        }
         Self {
             api_version: "eventweir/v1",
             kind: "Explanation",
@@ -432,6 +440,7 @@ impl Explanation {
             known_since: forgotten.or(began).map(stamp),
             answer,
             objects,
+            more_objects,
             upstream: Vec::new(),
         }
     }

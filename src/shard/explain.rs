@@ -169,8 +169,10 @@ impl Shard {
     #[must_use]
     pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy) -> Known {
         self.explain.tell();
-        let matching = self.explain.histories().filter(|history| query.matches(history)).take(OBJECTS);
-        let objects: Vec<Object> = matching.map(|history| self.describe(history, query, now, policy)).collect();
+        let mut matching = self.explain.histories().filter(|history| query.matches(history));
+        let listed = matching.by_ref().take(OBJECTS);
+        let objects: Vec<Object> = listed.map(|history| self.describe(history, query, now, policy)).collect();
+        let more_objects = matching.count();
         let mut nearest = Vec::new();
         if objects.is_empty() {
             let found = self.explain.histories().max_by_key(|history| query.likeness(history));
@@ -186,7 +188,7 @@ impl Shard {
             let groups = self.explain.groups().iter().filter(|group| group.namespace == query.namespace);
             (groups.map(|group| group.totals.received).sum(), 0)
         };
-        Known { is_off, span, received, unread, objects, nearest }
+        Known { is_off, span, received, unread, objects, more_objects, nearest }
     }
 
     fn describe(&self, history: &History, query: &Query, now: Now, policy: &Policy) -> Object {

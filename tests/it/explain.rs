@@ -136,6 +136,23 @@ async fn an_explanation_names_the_record_and_every_name_leads_to_it() {
 }
 
 #[tokio::test]
+async fn a_source_with_many_objects_says_how_many_are_left_out() {
+    let program = start("").await;
+    let mut client = program.client().await;
+    for number in 0..23 {
+        let mut event = plain();
+        event.involved_object.name = format!("web-{number}").into();
+        client.post(&event).await;
+    }
+    program.settle().await;
+    let document = ask(&program, "source=kubelet/node-1").await;
+    assert_eq!((document["objects"].as_array().unwrap().len(), &document["moreObjects"]), (20, &json!(3)));
+    let text = document["answer"]["text"].as_str().unwrap();
+    assert!(text.ends_with(" 3 further objects left out: name one."), "{text}");
+    program.stop().await;
+}
+
+#[tokio::test]
 async fn an_unknown_object_is_explained_with_the_reason() {
     let program = start("").await;
     assert_eq!(

@@ -330,9 +330,11 @@ pub(super) async fn explain(State(admin): State<Admin>, request: Request) -> Res
     for object in explanation["objects"].as_array().into_iter().flatten() {
         let [kind, namespace, name] = ["kind", "namespace", "name"].map(|member| text(&object[member]));
         html.tag("<section>");
-        let part = ["reason", "type", "source", "received", "shown", "inSummary", "waiting", "lost", "lastShown"];
+        let part =
+            ["reason", "type", "source", "received", "shown", "inSummary", "waiting", "lost", "rejected", "lastShown"];
         let headings =
-            ["reason", "-type", "-source", "received", "shown", "-in a digest", "waiting", "lost", "-last shown"];
+            ["reason", "-type", "-source", "received", "shown", "-in a digest", "waiting", "lost", "-rejected"];
+        let headings = [&headings[..], &["-last shown"]].concat();
         html.table(&format!("{kind} {namespace}/{name}"), &headings, &rows(&object["reasons"], &part));
         let budget = ["key", "suppression", "tokens", "burst", "nextToken", "spentOn"];
         let headings = ["budget", "-suppression", "tokens", "-of", "next token", "spent on"];

@@ -399,11 +399,8 @@ impl Walk {
     }
 
     async fn delete(&mut self, client: usize) {
-        if self.world.setup.replicas > 1 {
-            return;
-        }
         self.settle().await;
-        self.watch(0);
+        (0..self.world.setup.replicas).for_each(|replica| self.watch(replica));
         let Client { name, kind, .. } = self.clients[client].clone();
         let mut stored = self.world.fake.events().into_iter().filter(|event| kind_of(event) == kind);
         let (Some(event), None) = (stored.next(), stored.next()) else { return };

@@ -139,10 +139,19 @@ pub(super) fn is_combined(event: &Event, settings: &Settings) -> bool {
     settings.suppression == Suppression::Defer && event.message.starts_with(settings.message_prefix.as_str())
 }
 
+/// LIMIT: bytes of an object's name in the name of a record; the rest is cut. No object has a longer name.
+const OBJECT_BYTES_MAX: usize = 253;
+
+/// Returns the beginning of a record's name.
+pub(super) fn object_part(object: &str) -> &str {
+    object.get(..object.floor_char_boundary(OBJECT_BYTES_MAX)).unwrap_or(object)
+}
+
 /// Returns the name that client-go gives an event: the involved object's name and the Unix time in nanoseconds, in hex
 /// (`tools/record/util/util.go`, `GenerateEventName`). As in client-go's aggregator, the result is not validated here.
 #[must_use]
 pub fn record_name(object: &str, now: Now) -> smol_str::SmolStr {
+    let object = object_part(object);
     let sign = if now.wall < 0 { "-" } else { "" };
     smol_str::format_smolstr!("{object}.{sign}{:x}", now.wall.unsigned_abs())
 }

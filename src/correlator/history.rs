@@ -4,7 +4,7 @@
 use std::hash::BuildHasher;
 
 use super::dedup::Observation;
-use super::{Correlator, Key, RecordId, Settings};
+use super::{Correlator, Key, NAME_BYTES_MAX, RecordId, Settings};
 use crate::event::Event;
 
 /// Whether `version` is newer than `known`. Versions of one API server are growing numbers. Any two other versions can
@@ -27,7 +27,7 @@ pub fn namespace_tag(namespace: &str) -> u32 {
 
 impl Correlator {
     /// Adopts a record that is not known here under its name. `is_live` returns whether the outbox has a record. Of
-    /// several equal records, the newest is counted on. A combined record is recognised by its prefix.
+    /// several equal records, the newest is counted on. One whose name is too long to keep is not adopted. A combined record is recognised by its prefix.
     pub fn adopt(
         &mut self,
         event: &Event,
@@ -41,6 +41,9 @@ impl Correlator {
         } else {
             self.secret.shared(event, settings).event(event, settings)
         };
+        if event.metadata.name.len() > NAME_BYTES_MAX {
+            return;
+        }
         let version = &event.metadata.resource_version;
         if let Some(known) = self.observations.find(key) {
             let ours = !known.stored || known.tag > 0 || is_live(known.record);

@@ -35,6 +35,10 @@ use dedup::Observations;
 use crate::clock::{Mono, Now};
 use crate::event::Event;
 
+/// LIMIT: bytes of the name of a record, which is kept with its key. core/v1 allows any length: an event with a longer
+/// name counts on a record with a name of eventweir's. client-go's names have at most 270 bytes.
+pub const NAME_BYTES_MAX: usize = 512;
+
 /// Identity of a record inside one shard; never reused while the process lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId(pub u64);
@@ -171,6 +175,9 @@ impl Correlator {
                 keys.aggregate
             }
         };
+        if event.metadata.name.len() > NAME_BYTES_MAX {
+            event.metadata.name = record_name(&event.involved_object.name, now);
+        }
         let observed = self.observations.observe(key, event, occurrences, settings, next_record);
         if settings.naming == Naming::Deterministic && !observed.is_repeat {
             let name = shared_name(event, route, settings);
@@ -283,5 +290,5 @@ fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::Sm
         Route::Combined => keys.aggregate(event, settings),
     };
     let [high, low] = [bits >> 64, bits & u128::from(u64::MAX)];
-    smol_str::format_smolstr!("{}.{:016x}", event.involved_object.name, high ^ low)
+    smol_str::format_smolstr!("{}.{:016x}", aggregate::object_part(&event.involved_object.name), high ^ low)
 }

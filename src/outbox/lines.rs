@@ -18,7 +18,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::record::{Kind, Record};
 use super::{Outbox, group};
-use crate::correlator::RecordId;
+use crate::correlator::{NAME_BYTES_MAX, RecordId};
 use crate::event::{ApiGroup, Event};
 
 /// Prefix of the names of annotations with a line.
@@ -44,10 +44,13 @@ pub struct ClientLine {
 }
 
 impl ClientLine {
-    /// Returns the line of an event whose count is its client's total, or 0 if the client states none.
+    /// Returns the line of an event whose count is its client's total, or 0 if the client states none. A name that is
+    /// too long for an annotation has no line either.
     #[must_use]
     pub fn of(event: &Event) -> Self {
-        Self { name: event.metadata.name.clone(), checksum: line_checksum(event), total: event.count.max(0) }
+        let name = event.metadata.name.clone();
+        let total = if name.len() > NAME_BYTES_MAX { 0 } else { event.count.max(0) };
+        Self { name, checksum: line_checksum(event), total }
     }
 
     /// Returns the lines of an object upstream.

@@ -2,6 +2,9 @@
 //! restart, a repeat counts on the record of the earlier process. An expired record is created, not patched in vain.
 
 use std::collections::HashSet;
+use std::hash::BuildHasher as _;
+
+use foldhash::quality::RandomState;
 
 use super::Shard;
 use super::hold::Lead;
@@ -10,28 +13,49 @@ use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, n
 use crate::event::Event;
 use crate::outbox::{DIGEST_REASON, Learned, RecordId};
 
+/// LIMIT: listed events whose names are kept for the duration of a list. After a longer list, no record is taken for
+/// deleted; a patch notices it.
+const LISTED_MAX: usize = 4_000_000;
+
 /// The result of a finished LIST.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Listed {
-    /// The names of the listed events, with their namespaces.
-    // LIMIT: as many as the upstream holds, for the duration of a list.
-    names: HashSet<(u32, smol_str::SmolStr)>,
+    /// Hashes of the names of the listed events, with their namespaces: core/v1 does not limit a name.
+    // LIMIT: `LISTED_MAX`.
+    names: HashSet<u64>,
+    hasher: RandomState,
+    /// How many more names are kept.
+    room: usize,
     /// The newest version in the list.
     newest: u64,
+}
+
+impl Default for Listed {
+    fn default() -> Self {
+        Self { names: HashSet::new(), hasher: RandomState::default(), room: LISTED_MAX, newest: 0 }
+    }
 }
 
 impl Listed {
     /// Adds an event of the list.
     pub fn add(&mut self, event: &Event) {
         self.newest = self.newest.max(event.metadata.resource_version.parse().unwrap_or(0));
-        self.names.insert((namespace_tag(&event.metadata.namespace), event.metadata.name.clone()));
+        self.room = self.room.saturating_sub(1);
+        if self.room > 0 {
+            self.names.insert(self.key(namespace_tag(&event.metadata.namespace), &event.metadata.name));
+        }
     }
 
     /// Whether the list is newer than the record's version and does not contain the record.
     fn misses(&self, observation: &Observation) -> bool {
         let Observation { name, namespace, resource_version, .. } = observation;
-        resource_version.parse::<u64>().is_ok_and(|version| version <= self.newest)
-            && !self.names.contains(&(*namespace, name.clone()))
+        self.room > 0
+            && resource_version.parse::<u64>().is_ok_and(|version| version <= self.newest)
+            && !self.names.contains(&self.key(*namespace, name))
+    }
+
+    fn key(&self, namespace: u32, name: &str) -> u64 {
+        self.hasher.hash_one((namespace, name))
     }
 }
 
@@ -134,9 +158,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::correlator::{KeySecret, Settings};
+    use crate::correlator::{KeySecret, NAME_BYTES_MAX, Naming, Settings};
     use crate::explain::{Explanation, Query};
-    use crate::outbox::{Answer, Applied, Fault, Request, Retry};
+    use crate::outbox::{Answer, Applied, Fault, Request, Retry, Write};
     use crate::shard;
 
     fn event(version: &str) -> Event {
@@ -177,6 +201,58 @@ mod tests {
         shard.accept(event(""), 2, now, &policy).unwrap();
         assert_eq!(shard.next_write(now), None);
         (shard, policy)
+    }
+
+    /// Fault: each tracked key kept a name of up to 3 MiB, which no limit counts.
+    #[test]
+    fn no_long_name_is_kept_with_a_key() {
+        let long = |text: &str| smol_str::SmolStr::new(text.repeat(3 << 20));
+        for naming in [Naming::Client, Naming::Deterministic] {
+            let (mut shard, policy) =
+                shard(Settings { max_events: NonZeroUsize::new(2).unwrap(), naming, ..Settings::default() });
+            let now = Now::at(1_000_000_000);
+            shard.identify("me");
+            let names = |shard: &mut Shard, message: &str| {
+                let mut posted = Event { message: message.into(), ..event("") };
+                (posted.metadata.name, posted.involved_object.name) = (long("n"), long("o"));
+                shard.accept(posted, 1, now, &policy).unwrap();
+                let Some(Write { request: Request::Create { event, .. }, record }) = shard.next_write(now) else {
+                    unreachable!("each is a new record");
+                };
+                let name = event.metadata.name.clone();
+                assert!(event.metadata.rare.as_ref().unwrap().annotations.values().all(|value| value.len() < 100));
+                shard.settle(
+                    record,
+                    Answer::Stored(Box::new(Event { metadata: event.metadata.clone(), ..*event })),
+                    now,
+                );
+                name
+            };
+            for (message, is_combined) in [("a", false), ("b", true)] {
+                let name = names(&mut shard, message);
+                assert!(name.len() < NAME_BYTES_MAX && name.starts_with("oo"), "{is_combined} {}", name.len());
+            }
+            let mut stored = Event { reason: "Other".into(), ..event("7") };
+            stored.metadata.name = long("n");
+            let before = shard.sizes().tracked_keys;
+            shard.learn(&stored, now, &policy);
+            assert_eq!(shard.sizes().tracked_keys, before);
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_misses_nothing() {
+        let (mut shard, _) = waiting();
+        let now = Now::at(3_000_000_000);
+        let mut listed = Listed { room: 2, ..Listed::default() };
+        for name in ["b", "c", "d"] {
+            let mut other = event("9");
+            other.metadata.name = name.into();
+            listed.add(&other);
+        }
+        assert_eq!(listed.names.len(), 1);
+        shard.learn_list(&listed, now);
+        assert!(matches!(shard.next_write(now).unwrap().request, Request::Patch { .. }));
     }
 
     /// Fault: it was among the records that can fold without having been counted there.

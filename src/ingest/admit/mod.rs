@@ -26,7 +26,7 @@ use super::create::strip;
 use super::{Face, Settings, decode, not_served, respond};
 use crate::access::{Caller, Extent};
 use crate::clock::Mono;
-use crate::correlator::{Key, LruMap, Pattern};
+use crate::correlator::{Key, LruMap, NAME_BYTES_MAX, Pattern};
 use crate::event::{ApiGroup, Event, EventSeries};
 use crate::ledger::RejectReason;
 use crate::outbox::TAG_PREFIX;
@@ -211,7 +211,8 @@ impl Question<'_> {
         if tags(&new) != old.as_ref().map(tags).unwrap_or_default() {
             return (Answer::Exempt, None);
         }
-        if !self.face.0.shards.correlates(&new) {
+        // The record of an event with a longer name has another one, so the client's own write could not begin it.
+        if !self.face.0.shards.correlates(&new) || new.metadata.name.len() > NAME_BYTES_MAX {
             return (Answer::Other, None);
         }
         if self.face.check_source(Some(&self.caller), ApiGroup::Core, &new, Extent::Whole).is_err() {

@@ -13,8 +13,8 @@ use crate::event::{Event, cut};
 
 /// LIMIT: lines that are buffered for a slow reader; beyond it the oldest are left out.
 const LINES: usize = 1000;
-/// LIMIT: bytes of a message.
-const MESSAGE_BYTES: usize = 1024;
+/// LIMIT: bytes of each text of a line; the rest is cut.
+const TEXT_BYTES: usize = 1024;
 
 /// One line of the tap.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -69,16 +69,16 @@ impl Tap {
             time: stamp(wall()),
             verdict,
             why,
-            namespace: event.metadata.namespace.clone(),
-            kind: event.involved_object.kind.clone(),
-            name: event.involved_object.name.clone(),
-            uid: event.involved_object.uid.clone(),
-            reason: event.reason.clone(),
-            event_type: event.event_type.clone(),
-            source: source(event.component(), event.host()),
+            namespace: short(&event.metadata.namespace),
+            kind: short(&event.involved_object.kind),
+            name: short(&event.involved_object.name),
+            uid: short(&event.involved_object.uid),
+            reason: short(&event.reason),
+            event_type: short(&event.event_type),
+            source: source(&cut(event.component(), TEXT_BYTES), &cut(event.host(), TEXT_BYTES)),
             occurrences,
-            record: event.metadata.name.clone(),
-            message: cut(&event.message, MESSAGE_BYTES),
+            record: short(&event.metadata.name),
+            message: short(&event.message),
         };
         // The last reader may have left meanwhile.
         drop(self.0.send(Arc::new(line)));
@@ -89,6 +89,11 @@ impl Tap {
     pub fn read(&self) -> broadcast::Receiver<Arc<Line>> {
         self.0.subscribe()
     }
+}
+
+/// Returns a text of a line. An uncut one is shared, not copied.
+fn short(text: &SmolStr) -> SmolStr {
+    if text.len() <= TEXT_BYTES { text.clone() } else { cut(text, TEXT_BYTES) }
 }
 
 /// Formats a source.

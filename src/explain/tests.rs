@@ -189,6 +189,22 @@ fn the_tap_selects_objects_as_kubectl_names_them() {
     assert!(!["po/web-1", "job/web-0", "web-0", "pods/web"].into_iter().any(wants));
 }
 
+/// Fault: a reader that did not read kept a thousand events, each of which may have 3 MiB.
+#[tokio::test]
+async fn a_line_of_the_tap_has_short_texts() {
+    let (tap, long) = (Tap::default(), SmolStr::new("é".repeat(1 << 20)));
+    let mut reader = tap.read();
+    let mut event =
+        Event { reason: long.clone(), event_type: long.clone(), message: long.clone(), ..event(0, "R", "") };
+    (event.metadata.name, event.metadata.namespace) = (long.clone(), long.clone());
+    (event.source.component, event.source.host) = (long.clone(), long.clone());
+    let object = &mut event.involved_object;
+    (object.kind, object.name, object.uid) = (long.clone(), long.clone(), long);
+    tap.tell(&event, "created", "", 1, || 0);
+    let line = serde_json::to_string(&*reader.recv().await.unwrap()).unwrap();
+    assert!(line.len() < 11 << 10, "{}", line.len());
+}
+
 #[test]
 fn groups_beyond_the_limit_are_counted_together() {
     let mut store = store(1 << 26);

@@ -1,6 +1,7 @@
 //! Rate limits for writes of events: the four types, keys and words of the EventRateLimit admission plugin
 //! (`plugin/pkg/admission/eventratelimit`). Budgets are token buckets; the least recently used ones are evicted.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
-use crate::event::Event;
+use crate::event::{Event, cut};
 use crate::status::Status;
 
 /// A rate limit.
@@ -59,8 +60,13 @@ pub(super) struct Limits {
     clock: Clock,
     /// Budgets of each limit, by key.
     // LIMIT: `Limit::cache_size`; unbounded in itself, because `LruCache::new` would allocate for all entries at once.
-    budgets: Vec<Mutex<LruCache<String, Budget>>>,
+    budgets: Vec<Mutex<LruCache<u64, Budget>>>,
+    /// Keys are kept as hashes: a source and an object can be as long as a body.
+    hasher: RandomState,
 }
+
+/// LIMIT: bytes of a key in a refusal; the rest is cut.
+const KEY_BYTES_MAX: usize = 1024;
 
 type Budget = RateLimiter<NotKeyed, InMemoryState, Time, NoOpMiddleware<Nanos>>;
 
@@ -79,7 +85,7 @@ impl clock::Clock for Time {
 impl Limits {
     pub(super) fn new(limits: Vec<Limit>, clock: Clock) -> Self {
         let budgets = limits.iter().map(|_| Mutex::new(LruCache::unbounded())).collect();
-        Self { limits, clock, budgets }
+        Self { limits, clock, budgets, hasher: RandomState::new() }
     }
 
     pub(super) fn settings(&self) -> &[Limit] {
@@ -95,8 +101,9 @@ impl Limits {
         let mut pause = Duration::ZERO;
         for (limit, budgets) in self.limits.iter().zip(&self.budgets) {
             let Some(key) = key(limit.kind, write) else { continue };
-            if let Err(wait) = take(&mut budgets.lock(), limit, &key, &self.clock) {
+            if let Err(wait) = take(&mut budgets.lock(), limit, self.hasher.hash_one(&key), &self.clock) {
                 pause = pause.max(wait);
+                let key = cut(&key, KEY_BYTES_MAX);
                 faults.push(format!("limit reached on type {} for key {key}", limit.kind.label()));
                 refused(limit.kind);
             }
@@ -112,16 +119,16 @@ impl Limits {
 }
 
 /// Takes a token from the budget of `key`, or returns the time until it has one.
-fn take(budgets: &mut LruCache<String, Budget>, limit: &Limit, key: &str, clock: &Clock) -> Result<(), Duration> {
-    // Not `get_or_insert`, which would copy the key of each write.
-    if !budgets.contains(key) {
+fn take(budgets: &mut LruCache<u64, Budget>, limit: &Limit, key: u64, clock: &Clock) -> Result<(), Duration> {
+    let new = || {
         let quota = Quota::per_second(limit.qps).allow_burst(limit.burst);
-        budgets.put(key.to_owned(), Budget::direct_with_clock(quota, Time(clock.clone())));
-        while budgets.len() > limit.cache_size.get() {
-            budgets.pop_lru();
-        }
+        Budget::direct_with_clock(quota, Time(clock.clone()))
+    };
+    let taken = budgets.get_or_insert(key, new).check();
+    while budgets.len() > limit.cache_size.get() {
+        budgets.pop_lru();
     }
-    let Some(Err(until)) = budgets.get(key).map(Budget::check) else { return Ok(()) };
+    let Err(until) = taken else { return Ok(()) };
     Err(until.earliest_possible().duration_since(Time(clock.clone()).now()).into())
 }
 
@@ -230,6 +237,12 @@ mod tests {
         assert_eq!(take("u", "n"), Ok(()));
         assert_eq!(kinds, [Kind::Namespace, Kind::User]);
         let source = Limits::new(vec![limit(Kind::SourceAndObject, 1, 1, 1)], Clock::manual(0));
+        let mut long = Event::default();
+        long.involved_object.name = "n".repeat(3 << 20).into();
+        let write = Write { user: "u", namespace: "n", event: Some(&long) };
+        assert_eq!(source.take(write, |_| {}), Ok(()));
+        let message = source.take(write, |_| {}).unwrap_err().message;
+        assert!(message.len() < 2000, "a refusal has a part of the key, {}", message.len());
         let unknown = Write { user: "u", namespace: "n", event: None };
         assert!(source.take(unknown, |_| {}).is_ok() && source.take(unknown, |_| {}).is_ok());
     }

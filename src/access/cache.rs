@@ -72,10 +72,18 @@ struct Inner<V> {
     accepted: LruCache<u128, (Mono, V)>,
     /// LIMIT: the same.
     refused: LruCache<u128, (Mono, V)>,
-    /// LIMIT: `questions_max`, and as many again that renew an accepting answer; further questions are refused. Each
-    /// removes itself by its number.
-    asking: HashMap<u128, (u64, WeakShared<Asking<V>>)>,
+    /// LIMIT: `questions_max`, of which one caller has half, and as many again that renew an accepting answer; further
+    /// questions are refused. Each removes itself by its number.
+    asking: HashMap<u128, Asked<V>>,
     questions: u64,
+}
+
+/// A question in flight.
+struct Asked<V> {
+    number: u64,
+    /// The caller that it is about; a token has its own.
+    caller: u128,
+    asking: WeakShared<Asking<V>>,
 }
 
 /// Removes a question when it is answered, or when all its waiting requests are dropped.
@@ -88,7 +96,7 @@ struct InFlight<V> {
 impl<V> Drop for InFlight<V> {
     fn drop(&mut self) {
         let mut inner = self.answers.inner.lock();
-        if inner.asking.get(&self.key).is_some_and(|(number, _)| *number == self.number) {
+        if inner.asking.get(&self.key).is_some_and(|asked| asked.number == self.number) {
             inner.asking.remove(&self.key);
         }
     }
@@ -119,7 +127,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
     /// When too many questions are in flight, or the question has no answer.
     pub(super) async fn ask(
         self: &Arc<Self>,
-        key: u128,
+        (key, caller): (u128, u128),
         clock: &Clock,
         question: impl FnOnce() -> Question<V>,
     ) -> Result<V, Unanswered> {
@@ -128,15 +136,15 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
             if let Some(answer) = inner.known(key, clock.now().mono) {
                 return Ok(answer);
             }
-            match inner.asking.get(&key).and_then(|(_, asking)| asking.upgrade()) {
+            match inner.asking.get(&key).and_then(|asked| asked.asking.upgrade()) {
                 Some(asking) => asking,
-                None if inner.asking.len() >= inner.room(key, self.questions_max) => return Err(Unanswered::Full),
+                None if !inner.has_room((key, caller), self.questions_max) => return Err(Unanswered::Full),
                 None => {
                     inner.questions += 1;
                     let number = inner.questions;
                     let asking = self.answer(InFlight { answers: Arc::clone(self), key, number }, clock, question());
                     if let Some(weak) = asking.downgrade() {
-                        inner.asking.insert(key, (number, weak));
+                        inner.asking.insert(key, Asked { number, caller, asking: weak });
                     }
                     asking
                 }
@@ -172,9 +180,13 @@ impl<V: Clone> Inner<V> {
         Some(found).filter(|(until, _)| now < *until).map(|(_, answer)| answer.clone())
     }
 
-    /// Returns how many questions may be in flight when this one is asked.
-    fn room(&self, key: u128, questions_max: usize) -> usize {
-        if self.accepted.contains(&key) { questions_max.saturating_mul(2) } else { questions_max }
+    /// Whether a question may be asked now.
+    fn has_room(&self, (key, caller): (u128, u128), questions_max: usize) -> bool {
+        if self.accepted.contains(&key) {
+            return self.asking.len() < questions_max.saturating_mul(2);
+        }
+        let own = self.asking.values().filter(|asked| asked.caller == caller).count();
+        self.asking.len() < questions_max && own < questions_max.div_ceil(2)
     }
 }
 
@@ -213,12 +225,12 @@ mod tests {
     async fn waiting_requests_share_one_question() {
         let (answers, clock, asked) = (Answers::new(10, 10, |_| true), Clock::manual(0), AtomicUsize::new(0));
         let (sender, question) = later();
-        let first = answers.ask(1, &clock, || {
+        let first = answers.ask((1, 1), &clock, || {
             asked.fetch_add(1, Ordering::Relaxed);
             question
         });
         let second = async {
-            let waiting = answers.ask(1, &clock, || panic!("asked twice"));
+            let waiting = answers.ask((1, 1), &clock, || panic!("asked twice"));
             sender.send(5).unwrap();
             waiting.await
         };
@@ -231,9 +243,9 @@ mod tests {
     async fn a_question_outlives_the_request_that_asked_it() {
         let (answers, clock) = (Answers::new(10, 10, |_| true), Clock::manual(0));
         let (sender, question) = later();
-        let mut first = Box::pin(answers.ask(1, &clock, || question));
+        let mut first = Box::pin(answers.ask((1, 1), &clock, || question));
         assert!(first.as_mut().now_or_never().is_none());
-        let mut second = Box::pin(answers.ask(1, &clock, || panic!("asked twice")));
+        let mut second = Box::pin(answers.ask((1, 1), &clock, || panic!("asked twice")));
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
         sender.send(5).unwrap();
@@ -244,41 +256,57 @@ mod tests {
     async fn questions_and_entries_are_limited_and_faults_are_not_cached() {
         let (answers, clock) = (Answers::new(2, 1, |_| true), Clock::manual(0));
         let (sender, question) = later();
-        let mut first = Box::pin(answers.ask(1, &clock, || question));
+        let mut first = Box::pin(answers.ask((1, 1), &clock, || question));
         assert!(first.as_mut().now_or_never().is_none());
-        assert_eq!(answers.ask(2, &clock, || at_once(2)).await, Err(Unanswered::Full));
+        assert_eq!(answers.ask((2, 2), &clock, || at_once(2)).await, Err(Unanswered::Full));
         drop(sender);
         assert_eq!(first.await, Err(Unanswered::Fault("gone".into())));
         assert_eq!(answers.len(), 0);
         for key in 1..=3 {
-            assert_eq!(answers.ask(key, &clock, || at_once(2)).await, Ok(2));
+            assert_eq!(answers.ask((key, key), &clock, || at_once(2)).await, Ok(2));
         }
         assert_eq!((answers.len(), answers.known(1, clock.now().mono)), (2, None));
         // A dropped request frees its place.
         let (_sender, question) = later();
-        let mut gone = Box::pin(answers.ask(4, &clock, || question));
+        let mut gone = Box::pin(answers.ask((4, 4), &clock, || question));
         assert!(gone.as_mut().now_or_never().is_none());
         drop(gone);
-        assert_eq!(answers.ask(5, &clock, || at_once(5)).await, Ok(5));
+        assert_eq!(answers.ask((5, 5), &clock, || at_once(5)).await, Ok(5));
     }
 
     #[tokio::test]
     async fn unknown_callers_neither_evict_nor_block_accepted_ones() {
         let (answers, clock) = (Answers::new(2, 1, |value| *value > 0), Clock::manual(0));
-        assert_eq!(answers.ask(1, &clock, || at_once(7)).await, Ok(7));
+        assert_eq!(answers.ask((1, 1), &clock, || at_once(7)).await, Ok(7));
         for key in 2..=9 {
-            assert_eq!(answers.ask(key, &clock, || at_once(0)).await, Ok(0));
+            assert_eq!(answers.ask((key, key), &clock, || at_once(0)).await, Ok(0));
         }
         assert_eq!((answers.len(), answers.known(1, clock.now().mono)), (3, Some(7)));
         // A renewal has a place of its own.
         clock.advance(TTL);
         let (_sender, question) = later();
-        let mut unknown = Box::pin(answers.ask(10, &clock, || question));
+        let mut unknown = Box::pin(answers.ask((10, 10), &clock, || question));
         assert!(unknown.as_mut().now_or_never().is_none());
-        assert_eq!(answers.ask(11, &clock, || at_once(1)).await, Err(Unanswered::Full));
-        assert_eq!(answers.ask(1, &clock, || at_once(0)).await, Ok(0));
+        assert_eq!(answers.ask((11, 11), &clock, || at_once(1)).await, Err(Unanswered::Full));
+        assert_eq!(answers.ask((1, 1), &clock, || at_once(0)).await, Ok(0));
         // The caller is no longer accepted, and has no such place.
         clock.advance(TTL);
-        assert_eq!(answers.ask(1, &clock, || at_once(1)).await, Err(Unanswered::Full));
+        assert_eq!(answers.ask((1, 1), &clock, || at_once(1)).await, Err(Unanswered::Full));
+    }
+
+    /// Fault: one caller without permissions could keep every new caller out.
+    #[tokio::test]
+    async fn a_caller_has_half_of_the_questions() {
+        let (answers, clock) = (Answers::new(9, 4, |value| *value > 0), Clock::manual(0));
+        let mut waiting = Vec::new();
+        for (key, caller, expected) in
+            [(1, 7, true), (2, 7, true), (3, 7, false), (4, 8, true), (5, 9, true), (6, 8, false)]
+        {
+            let (sender, question) = later();
+            let mut asking = Box::pin(answers.ask((key, caller), &clock, || question));
+            let answer = asking.as_mut().now_or_never();
+            assert_eq!(answer, (!expected).then_some(Err(Unanswered::Full)), "{key}");
+            waiting.push((sender, asking));
+        }
     }
 }

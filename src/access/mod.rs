@@ -60,8 +60,8 @@ const TOKENS_MAX: usize = 10_000;
 /// LIMIT: cached permissions, and as many refusals; beyond it the least recently used one is evicted and reviewed
 /// again.
 const DECISIONS_MAX: usize = 100_000;
-/// LIMIT: questions of each kind in flight, and as many again that renew an accepting answer; a request that needs
-/// another one is refused with 429.
+/// LIMIT: questions of each kind in flight, half of them about one caller's permissions, and as many again that renew an
+/// accepting answer; a request that needs another one is refused with 429.
 const QUESTIONS_MAX: usize = 64;
 /// LIMIT: bytes of a token; a longer one is refused without a review. Tokens of service accounts have about 2 KiB.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -299,7 +299,8 @@ impl Access {
             let ttl = if caller.is_some() { *cache_ttl } else { REFUSED_TTL.min(*cache_ttl) };
             Ok((caller, ttl))
         };
-        self.cached(Review::Token, &self.0.tokens, key, question, read).await
+        let key = key.finish();
+        self.cached(Review::Token, &self.0.tokens, (key, key), question, read).await
     }
 
     /// Checks that the caller may do what it asks.
@@ -367,6 +368,7 @@ impl Access {
     ) -> Result<Decision, Unanswered> {
         let mut key = Key::new(self.0.secret);
         caller.add_to(&mut key);
+        let caller_key = key.finish();
         attributes.add_to(&mut key);
         let AccessReview { allow_ttl, deny_ttl, .. } = *settings;
         let question = || reviews::access_question(caller, attributes);
@@ -375,7 +377,7 @@ impl Access {
             let ttl = if decision.allowed { allow_ttl } else { deny_ttl };
             Ok((decision, ttl))
         };
-        self.cached(Review::Access, &self.0.decisions, key, question, read).await
+        self.cached(Review::Access, &self.0.decisions, (key.finish(), caller_key), question, read).await
     }
 
     /// Returns the cached answer to a question, or asks the apiserver. `read` decodes its answer and sets the time to
@@ -384,11 +386,11 @@ impl Access {
         &self,
         review: Review,
         answers: &Arc<Answers<V>>,
-        key: Key,
+        (key, caller): (u128, u128),
         question: impl FnOnce() -> Value,
         read: impl FnOnce(Value) -> Result<(V, Duration), serde_json::Error> + Send + 'static,
     ) -> Result<V, Unanswered> {
-        let (key, metrics) = (key.finish(), &self.0.metrics);
+        let metrics = &self.0.metrics;
         if let Some(answer) = answers.known(key, self.0.clock.now().mono) {
             metrics.count_hit(review);
             return Ok(answer);
@@ -398,7 +400,7 @@ impl Access {
             let asking = self.asking(review, question());
             async move { read(asking.await?).map_err(|fault| unreadable(&fault)) }.boxed()
         };
-        answers.ask(key, &self.0.clock, ask).await
+        answers.ask((key, caller), &self.0.clock, ask).await
     }
 
     /// Sends a question to the apiserver. Logs a failure, but neither question nor answer.

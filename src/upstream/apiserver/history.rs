@@ -2,10 +2,15 @@
 //! lists again after a 410 and backs off.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::Request;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Body as HttpBody, Frame};
 use kube::client::Body;
 use kube::core::ObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -15,11 +20,14 @@ use serde_json::value::RawValue;
 use tower::{BoxError, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 
-use super::{Apiserver, Exchange, cause_of};
+use super::watch::FRAME_BYTES_MAX;
+use super::{AnswerBody, Apiserver, Exchange, LIST_BYTES_MAX, cause_of};
 use crate::event::{ApiGroup, Event, json};
 
-/// LIMIT: events of one page of the list.
+/// LIMIT: events of one page of the list. A page whose answer is too long is asked for again with fewer.
 const PAGE: u32 = 500;
+/// Divisor of the number of events after an answer that was too long: three of them lead to pages of one event.
+const FEWER: u32 = 8;
 /// LIMIT: seconds after which the API server ends a watch, which then restarts; kube's default.
 const WATCH_SECONDS: u32 = 290;
 
@@ -128,21 +136,51 @@ impl Apiserver {
 }
 
 /// Returns a client of kube with deadlines, which kube's own does not have: a missing answer to a list would block it
-/// for ever. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent until its end.
+/// for ever, and limits of bytes. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent
+/// until its end.
 fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
     let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
+    let page = Arc::new(AtomicU32::new(PAGE));
     kube::Client::new(
-        tower::service_fn(move |request: Request<Body>| {
-            let exchange = exchange.clone();
+        tower::service_fn(move |mut request: Request<Body>| {
+            let (exchange, page) = (exchange.clone(), Arc::clone(&page));
             async move {
                 let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                if is_watch {
+                    // The list is complete.
+                    page.store(PAGE, Ordering::Relaxed);
+                } else {
+                    let limit = format!("limit={}", page.load(Ordering::Relaxed));
+                    *request.uri_mut() = request.uri().to_string().replace(&format!("limit={PAGE}"), &limit).parse()?;
+                }
                 let answer = tokio::time::timeout(timeout, exchange.oneshot(request)).await??;
                 let silence = if is_watch { watch } else { timeout };
-                Ok::<_, BoxError>(answer.map(|body| TimeoutBody::new(silence, body)))
+                let page = (!is_watch).then_some(page);
+                Ok::<_, BoxError>(answer.map(|body| TimeoutBody::new(silence, bounded(body, page))))
             }
         }),
         "default",
     )
+}
+
+/// Limits the bytes of a list's answer, or without `page` of each line of a watch. After a list that is too long, the
+/// next one has smaller pages.
+fn bounded(body: AnswerBody, page: Option<Arc<AtomicU32>>) -> impl HttpBody<Data = Bytes, Error = BoxError> {
+    let mut length = 0;
+    StreamBody::new(body.into_data_stream().map(move |data| {
+        let data = data?;
+        let line_end = memchr::memrchr(b'\n', &data).filter(|_| page.is_none());
+        length = line_end.map_or(length + data.len(), |end| data.len() - end - 1);
+        match &page {
+            Some(page) if length > LIST_BYTES_MAX => {
+                let fewer = page.load(Ordering::Relaxed) / FEWER;
+                page.store(fewer.max(1), Ordering::Relaxed);
+                Err("a page of the list is too long".into())
+            }
+            None if length > FRAME_BYTES_MAX => Err("a frame of the watch is too long".into()),
+            Some(_) | None => Ok(Frame::data(data)),
+        }
+    }))
 }
 
 /// Returns the API server's code of an error.
@@ -154,4 +192,54 @@ fn code(error: &watcher::Error) -> Option<u16> {
         return None;
     };
     Some(status.code)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use http::Response;
+    use parking_lot::Mutex;
+
+    use super::super::{Settings, boxed};
+    use super::*;
+    use crate::clock::Clock;
+
+    /// Fault: the list's pages and the watch's lines could have any length. 500 events of 1 MiB, which every tenant may
+    /// create, took a GiB at each start.
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_limited_and_a_page_that_is_too_long_is_asked_for_again_with_fewer_events() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let answer = move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let pieces = match query.split('&').find_map(|pair| pair.strip_prefix("limit=")?.parse::<u32>().ok()) {
+                Some(limit) if limit > 100 => 17,
+                Some(_) => 0,
+                None => 5,
+            };
+            let long = stream::iter((0..pieces).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 1 << 20])))));
+            let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+            let list = stream::iter((pieces == 0).then(|| Ok::<_, BoxError>(Frame::data(Bytes::from(list)))));
+            seen.lock().push(query);
+            async move {
+                Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(
+                    long.chain(list).chain(stream::pending()).take(pieces.max(1)),
+                ))))
+            }
+        };
+        let (registry, settings) = (prometheus::Registry::new(), Settings::default());
+        let metrics = crate::upstream::Metrics::new(&registry).unwrap();
+        let apiserver = Apiserver::behind(tower::service_fn(answer), &settings, Clock::manual(0), metrics);
+        let news: Vec<_> = apiserver.history().take(5).collect().await;
+        let shown = news.iter().map(|news| match news {
+            News::Trouble { error, .. } => error.clone(),
+            other => format!("{other:?}"),
+        });
+        let shown: Vec<_> = shown.collect();
+        assert!(shown[1].contains("a page of the list is too long"), "{shown:?}");
+        assert!(shown[4].contains("a frame of the watch is too long"), "{shown:?}");
+        assert_eq!([&shown[0], &shown[2], &shown[3]], ["Begins", "Begins", "Complete"]);
+        let limits = asked.lock().iter().map(|query| query.contains("limit=62")).collect::<Vec<_>>();
+        assert_eq!(limits, [false, true, false]);
+    }
 }

@@ -13,7 +13,7 @@ use crate::status::Status;
 use crate::upstream::WatchEvent;
 
 /// LIMIT: bytes of one frame; a longer one ends the watch with an ERROR.
-const FRAME_BYTES_MAX: usize = 4 << 20;
+pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// The frames of an answer. The buffer holds less than one frame and one chunk of the connection.
 pub struct Frames {

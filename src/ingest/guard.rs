@@ -15,6 +15,7 @@ use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::layer::Next;
+use super::lists::CallerName;
 use super::rejection::Rejection;
 use super::{Face, Unable, admit, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Target, Turn, Write};
@@ -47,8 +48,12 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Next) -> 
     let (mut head, body) = request.into_parts();
     match enter(&face, &mut head).await {
         Ok(place) => {
-            let response = next.run(Request::from_parts(head, body)).await;
+            let caller = head.extensions.get().map(|caller: &Caller| CallerName(caller.name.clone()));
+            let mut response = next.run(Request::from_parts(head, body)).await;
             drop(place);
+            if let Some(caller) = caller {
+                response.extensions_mut().insert(caller);
+            }
             response
         }
         Err((status, unable)) => {

@@ -42,6 +42,20 @@ impl Places {
         self.take_many(1)
     }
 
+    /// Returns half as many free places of their own, which no metric shows.
+    #[must_use]
+    pub fn half(&self) -> Self {
+        let most = (self.most / 2).max(1);
+        let taken = IntGauge::new("part", "a part").expect("a valid name");
+        Self { most, free: Arc::new(Semaphore::new(most as usize)), taken }
+    }
+
+    /// Whether all places are free.
+    #[must_use]
+    pub fn are_free(&self) -> bool {
+        self.free.available_permits() == self.most as usize
+    }
+
     /// Takes several places, or all if there are not that many. `None` unless all of these are free.
     #[must_use]
     pub fn take_many(&self, number: u64) -> Option<Place> {
@@ -59,17 +73,17 @@ impl Drop for Place {
 }
 
 impl Place {
-    /// Returns a body that keeps the place until its client has taken all of it.
-    pub fn hold(self, whole: Bytes) -> Body {
-        Body::new(Held { rest: whole, _place: self })
+    /// Returns a body that keeps the place, and perhaps another one, until its client has taken all of it.
+    pub fn hold(self, whole: Bytes, other: Option<Self>) -> Body {
+        Body::new(Held { rest: whole, _places: (self, other) })
     }
 }
 
-/// A body that keeps a place.
+/// A body that keeps places.
 #[derive(Debug)]
 struct Held {
     rest: Bytes,
-    _place: Place,
+    _places: (Place, Option<Place>),
 }
 
 impl HttpBody for Held {

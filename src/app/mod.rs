@@ -27,7 +27,7 @@ use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
 use crate::metrics::Metrics;
 use crate::passthrough::{self, Passthrough};
-use crate::server;
+use crate::server::{self, Places};
 use crate::shadow::{self, Shadow};
 use crate::shard::Shards;
 use crate::spool::{Beginning, Spool};
@@ -250,7 +250,7 @@ impl App {
             tasks: self.tasks.clone(),
             end: server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() },
         };
-        let (passthrough, served) = (self.passthrough(&config)?, self.served.clone());
+        let (passthrough, served) = (self.passthrough(&config, face.bodies())?, self.served.clone());
         let origins = listeners::origins(&config, &self.address);
         self.admin.set_face(face.clone());
         let face = face.service(origins.clone());
@@ -305,7 +305,7 @@ impl App {
     }
 
     /// Creates the pass-through, if it is enabled. Its metrics are registered in any case.
-    fn passthrough(&self, config: &Config) -> Result<Option<Passthrough>, Error> {
+    fn passthrough(&self, config: &Config, bodies: Places) -> Result<Option<Passthrough>, Error> {
         let metrics = passthrough::Metrics::new(&self.registry)?;
         if !config.passthrough.enabled {
             return Ok(None);
@@ -319,7 +319,7 @@ impl App {
             body_timeout: config.ingest.request_timeout,
         };
         let (tasks, stop) = (self.tasks.clone(), self.stop_serving.clone());
-        Ok(Some(Passthrough::new(settings, forwarder, metrics, tasks, stop)))
+        Ok(Some(Passthrough::new(settings, forwarder, metrics, bodies, tasks, stop)))
     }
 
     /// Runs a task that must not end before the stop. If it does, the program ends: a restarted pod is better than one

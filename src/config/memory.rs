@@ -71,6 +71,7 @@ pub(super) fn divide(config: &mut Config, bytes: NonZeroUsize) {
         max_changes,
         &mut config.ingest.max_aliases,
         &mut config.ingest.max_list_bytes,
+        &mut config.ingest.max_read_bytes,
         &mut explain.max_bytes,
     ] {
         let scaled = (limit.get() as u128).saturating_mul(part).checked_div(DEFAULTS as u128).unwrap_or_default();

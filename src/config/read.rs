@@ -394,6 +394,7 @@ fn ingest(section: &mut Section<'_>, ingest: &mut ingest::Settings, has_spool: b
     section.set("maxAliases", &mut ingest.max_aliases, &values::positive(COUNT_MAX));
     section.set("maxWatches", &mut ingest.max_watches, &values::positive(1_000_000));
     section.set("maxListBytes", &mut ingest.max_list_bytes, &values::size(1 << 10..=4 << 30));
+    section.set("maxReadBytes", &mut ingest.max_read_bytes, &values::size(1 << 10..=4 << 30));
     let (mut repairs, mut message_bytes) = match ingest.repair {
         Repair::On { message_bytes } => (true, NonZeroUsize::new(message_bytes).unwrap_or(Repair::MESSAGE_BYTES)),
         Repair::Off => (false, Repair::MESSAGE_BYTES),

@@ -1,13 +1,9 @@
 //! Reads and decodes a request's body: Content-Type, size and time limits. `event` decodes the content.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use std::error::Error as _;
-
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use http_body_util::LengthLimitError;
-use tokio::time::timeout;
 
 use super::form::Media;
 use super::rejection::Rejection;
@@ -15,6 +11,7 @@ use super::{Settings, yaml};
 use crate::event::json::{self, Decoded, FieldValidation};
 use crate::event::{ApiGroup, protobuf};
 use crate::ledger::RejectReason;
+use crate::server::{self, Places, Read, Unread};
 use crate::status::Status;
 
 /// Returns the media type that Content-Type states. A missing one means JSON: Python's client relies on that.
@@ -57,55 +54,61 @@ pub(super) fn media_type(value: &str) -> &str {
     value.split(';').next().unwrap_or_default().trim()
 }
 
-/// Reads a body up to the limits.
-pub(super) async fn read(body: Body, settings: &Settings) -> Result<Bytes, Rejection> {
-    // LIMIT: bytes and time; a body over the size is refused with 413, one over the time with 408.
-    match timeout(settings.request_timeout, to_bytes(body, settings.max_body_bytes.get())).await {
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(error)) if error.source().is_some_and(|source| source.is::<LengthLimitError>()) => {
-            let message = format!("Request entity too large: limit is {}", settings.max_body_bytes);
-            Err(Rejection::new(RejectReason::TooLarge, Status::new(413, "RequestEntityTooLarge", message)))
-        }
-        Ok(Err(error)) => {
-            let message = format!("the body of the request could not be read: {error}");
-            Err(Rejection::new(RejectReason::Unread, Status::bad_request(message)))
-        }
-        Err(_elapsed) => {
-            let message = "the body of the request did not arrive in time";
-            Err(Rejection::new(RejectReason::Unread, Status::new(408, "Timeout", message)))
-        }
-    }
+/// Reads a body up to the limits. It counts in `places` until the answer.
+pub(super) async fn read(body: Body, settings: &Settings, places: &Places) -> Result<Bytes, Rejection> {
+    // LIMIT: bytes and time; a body over the size is refused with 413, one over the time with 408, and one for which
+    // all bodies together leave no room with 429.
+    let (reason, status) =
+        match server::read(body, settings.max_body_bytes.get(), settings.request_timeout, places).await {
+            Read::Whole(body) => return Ok(body),
+            Read::Begun(Unread::TooLarge, ..) => {
+                let message = format!("Request entity too large: limit is {}", settings.max_body_bytes);
+                (RejectReason::TooLarge, Status::new(413, "RequestEntityTooLarge", message))
+            }
+            Read::Begun(Unread::Late, ..) => {
+                (RejectReason::Unread, Status::new(408, "Timeout", "the body of the request did not arrive in time"))
+            }
+            Read::Begun(Unread::Full, ..) => (RejectReason::Limited, no_room()),
+            Read::Broken(error) => {
+                let message = format!("the body of the request could not be read: {error}");
+                (RejectReason::Unread, Status::bad_request(message))
+            }
+        };
+    Err(Rejection::new(reason, status))
+}
+
+/// Returns the refusal of a body for which all bodies together leave no room.
+pub(super) fn no_room() -> Status {
+    Status::too_many_requests(
+        "Too many requests: their bodies leave no room for another one, please try again later",
+        1,
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
+    use prometheus::IntGauge;
+
     use super::*;
 
-    fn settings() -> Settings {
-        Settings { max_body_bytes: std::num::NonZeroUsize::new(10).unwrap(), ..Settings::default() }
-    }
-
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_never_ends_is_refused_in_time() {
-        let settings = settings();
+    async fn a_body_that_cannot_be_read_is_refused_with_the_reason() {
+        let number = |number| NonZeroUsize::new(number).unwrap();
+        let settings = Settings { max_body_bytes: number(10), ..Settings::default() };
+        let read = async |body: Body, most| {
+            let places = Places::new(number(most), IntGauge::new("bytes", "a test's").unwrap());
+            let _other = places.take_many(1).filter(|_| most == 1);
+            let read = read(body, &settings, &places).await;
+            read.map_err(|rejection| (rejection.reason, rejection.status.code))
+        };
         let stuck = Body::from_stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
-        let rejection = read(stuck, &settings).await.unwrap_err();
-        assert_eq!((rejection.reason, rejection.status.code), (RejectReason::Unread, 408));
-        let rejection = read(Body::from("12345678901"), &settings).await.unwrap_err();
-        assert_eq!((rejection.reason, rejection.status.code), (RejectReason::TooLarge, 413));
-        assert_eq!(read(Body::from("1234567890"), &settings).await.unwrap(), "1234567890");
-    }
-
-    #[tokio::test]
-    async fn a_body_in_pieces_is_read_as_one() {
-        let settings = settings();
-        for pieces in [vec![], vec![""], vec!["12345", "", "67890"], vec!["", "1"], vec!["123456", "78901"]] {
-            let expected = pieces.concat();
-            let stream = futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::io::Error>));
-            match read(Body::from_stream(stream), &settings).await {
-                Ok(body) => assert_eq!(body, expected),
-                Err(rejection) => assert_eq!((rejection.reason, expected.len()), (RejectReason::TooLarge, 11)),
-            }
-        }
+        assert_eq!(read(stuck, 9999).await, Err((RejectReason::Unread, 408)));
+        assert_eq!(read(Body::from("12345678901"), 9999).await, Err((RejectReason::TooLarge, 413)));
+        assert_eq!(read(Body::from("1234567890"), 9999).await, Ok("1234567890".into()));
+        assert_eq!(read(Body::from("1"), 1).await, Err((RejectReason::Limited, 429)));
+        let broken = Body::from_stream(futures_util::stream::iter([Err::<Bytes, _>(std::io::Error::other("broken"))]));
+        assert_eq!(read(broken, 9999).await, Err((RejectReason::Unread, 400)));
     }
 }

@@ -29,6 +29,8 @@ pub struct Metrics {
     pub(super) watches: IntGauge,
     /// Bytes of long answers that wait for their clients.
     pub(super) list_bytes: IntGauge,
+    /// Bytes of bodies in memory.
+    pub(super) read_bytes: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
     admissions: [IntCounter; Answer::ALL.len()],
     admission_seconds: Histogram,
@@ -106,6 +108,10 @@ impl Metrics {
             list_bytes: gauge(
                 "eventweir_ingest_list_bytes",
                 "Bytes of lists that wait for their clients, of ingest.maxListBytes.",
+            )?,
+            read_bytes: gauge(
+                "eventweir_ingest_read_bytes",
+                "Bytes reserved for request bodies in memory, of ingest.maxReadBytes.",
             )?,
             repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
             admissions: Answer::ALL.map(|answer| admissions.with_label_values(&[answer.label()])),

@@ -147,6 +147,9 @@ struct Inner {
     event_log: EventLog,
     watches: watch::Watches,
     answers: lists::Answers,
+    /// Places for the bytes of bodies.
+    // LIMIT: `max_read_bytes`, but room for two bodies; further bodies are refused with 429.
+    bodies: Places,
     listed: CancellationToken,
     /// Places for readers of the tap.
     // LIMIT: `look::READERS`.
@@ -169,6 +172,10 @@ impl Face {
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), shared.stop.clone());
         let answers = lists::Answers::new(Places::new(settings.max_list_bytes, metrics.list_bytes.clone()));
+        let bodies = settings
+            .max_read_bytes
+            .max(settings.max_body_bytes.saturating_mul(const { NonZeroUsize::new(2).unwrap() }));
+        let bodies = Places::new(bodies, metrics.read_bytes.clone());
         let Shared { tasks, spool, access, shadow, listed, upstream_up, .. } = shared;
         let readers = Arc::new(Semaphore::new(look::READERS));
         let admission = OnceLock::new();
@@ -185,11 +192,18 @@ impl Face {
             event_log,
             watches,
             answers,
+            bodies,
             listed,
             readers,
             tasks,
             admission,
         }))
+    }
+
+    /// Returns the places for the bytes of bodies, which pass-through shares.
+    #[must_use]
+    pub fn bodies(&self) -> Places {
+        self.0.bodies.clone()
     }
 
     /// Returns the whole service: the layers, outermost first, and the router. Every request passes all of them.

@@ -21,6 +21,8 @@ pub struct Settings {
     /// LIMIT: bytes of lists and other long answers that wait for their clients; further ones are refused with 429.
     /// Default 32 MiB.
     pub max_list_bytes: NonZeroUsize,
+    /// LIMIT: bytes of all bodies in memory; further ones are refused with 429. Default 32 MiB.
+    pub max_read_bytes: NonZeroUsize,
     /// When a client is answered, if its request does not set it. Default accepted.
     pub ack: Ack,
     /// Whether events are repaired that the API server would refuse. Default on.
@@ -36,6 +38,7 @@ impl Default for Settings {
             max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
             max_watches: const { NonZeroUsize::new(1_000).unwrap() },
             max_list_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
+            max_read_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
             ack: Ack::Accepted,
             repair: Repair::On { message_bytes: Repair::MESSAGE_BYTES.get() },
         }

@@ -28,7 +28,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let form = asked.form(face)?;
     let options = options::of_write("UpdateOptions", asked.query())?;
     let media = decode::media(&asked.headers)?;
-    let body = decode::read(body, &face.0.settings).await?;
+    let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
     let decoded = decode::event(*group, media, &body, options.validation)?;
     *warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;

@@ -16,13 +16,13 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::body::{Buffered, begun, buffer, whole};
+use super::body::{begun, whole};
 use super::forward::{has_certificate_alone, refusal};
 use super::metrics::Kind;
 use super::{Events, Passthrough, ask};
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::Unable;
-use crate::server::Answer;
+use crate::server::{Answer, Read, read};
 use crate::status::Status;
 
 /// LIMIT: names of forwarded events; beyond it the least recently used one is evicted. Its client is then answered 404
@@ -37,13 +37,13 @@ impl Passthrough {
     pub(super) async fn write<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Response {
         let (parts, body) = request.into_parts();
         let settings = &self.0.settings;
-        let body = match buffer(body, settings.max_body_bytes, settings.body_timeout).await {
-            Buffered::Whole(body) => body,
-            Buffered::Begun(first, rest) => {
+        let body = match read(body, settings.max_body_bytes, settings.body_timeout, &self.0.bodies).await {
+            Read::Whole(body) => body,
+            Read::Begun(_, first, rest) => {
                 let sent = self.send(parts, begun(first, rest), Kind::Fallback).await;
                 return sent.unwrap_or_else(|status| refusal(&status));
             }
-            Buffered::Broken(fault) => {
+            Read::Broken(fault) => {
                 let message = format!("the body of the request could not be read: {fault}");
                 return self.refuse(&Status::bad_request(message));
             }

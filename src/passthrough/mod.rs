@@ -62,6 +62,8 @@ struct Inner {
     metrics: Metrics,
     in_flight: Places,
     upgrades: Places,
+    /// Bytes of buffered events, which ingest counts too. A body without a place is forwarded.
+    bodies: Places,
     forwarded: Names,
     /// Runs one task per tunnel.
     tasks: TaskTracker,
@@ -76,13 +78,14 @@ impl Passthrough {
         settings: Settings,
         forwarder: Forwarder,
         metrics: Metrics,
+        bodies: Places,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
         let in_flight = Places::new(settings.max_in_flight, metrics.in_flight.clone());
         let upgrades = Places::new(settings.max_upgrades, metrics.tunnels.clone());
         let forwarded = Names::new();
-        Self(Arc::new(Inner { settings, forwarder, metrics, in_flight, upgrades, forwarded, tasks, stop }))
+        Self(Arc::new(Inner { settings, forwarder, metrics, in_flight, upgrades, bodies, forwarded, tasks, stop }))
     }
 
     /// Returns the service that answers requests of these origins, with `face` for events.

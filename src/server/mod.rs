@@ -9,6 +9,7 @@ mod answers;
 mod listen;
 mod origin;
 mod places;
+mod reading;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ use tower::{Service, ServiceExt as _};
 pub use listen::{Address, Listener, SocketFile, may_bind};
 pub use origin::{ACCEPT_HOSTS, Origins};
 pub use places::{Place, Places};
+pub use reading::{Read, Reading, Unread, read};
 
 use answers::{Answers, CHECKS};
 use listen::Accepted;

@@ -56,6 +56,11 @@ impl Places {
         self.free.available_permits() == self.most as usize
     }
 
+    /// Whether at least half of the places are free.
+    pub(super) fn is_half_free(&self) -> bool {
+        self.free.available_permits() >= self.most as usize / 2
+    }
+
     /// Takes several places, or all if there are not that many. `None` unless all of these are free.
     #[must_use]
     pub fn take_many(&self, number: u64) -> Option<Place> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
 use eventweir::passthrough::{Metrics, Passthrough, Settings};
-use eventweir::server::{Origins, Peer, PeerCertificate};
+use eventweir::server::{Answer, Origins, Peer, PeerCertificate, Places};
 use eventweir::upstream::Upstream;
 use futures_util::{StreamExt as _, stream};
 use http::header::UPGRADE;
@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use prometheus::Registry;
+use prometheus::{IntGauge, Registry};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::json;
@@ -327,18 +327,43 @@ async fn an_unreachable_apiserver_is_a_503_until_it_is_back() {
     program.stop().await;
 }
 
+const ONE: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN;
+
+/// The pass-through of a program, in front of a face that answers 201.
+fn alone(program: &Program, bodies: Places) -> impl Answer {
+    let Upstream::Apiserver(apiserver) = program.app.upstream() else { unreachable!() };
+    let settings = Settings { max_in_flight: ONE, max_upgrades: ONE, max_body_bytes: 1 << 10, body_timeout: DEADLINE };
+    let face = service_fn(|_: Request<Body>| async { Ok(answer(201, "taken")) });
+    let metrics = Metrics::new(&Registry::new()).expect("an empty registry");
+    let forwarder = apiserver.forwarder().expect("an API server").clone();
+    let passthrough =
+        Passthrough::new(settings, forwarder, metrics, bodies, TaskTracker::new(), CancellationToken::new());
+    passthrough.service(face, Origins::any_host())
+}
+
+/// Fault: clients without credentials could keep any number of bodies in memory.
+#[tokio::test]
+async fn an_event_for_which_other_bodies_leave_no_room_is_forwarded() {
+    let behind = Behind::plain(|_| async { answer(401, "{}") }).await;
+    let program = behind.program("", "").await;
+    let bodies = Places::new(ONE, IntGauge::new("bytes", "a test's").unwrap());
+    let service = alone(&program, bodies.clone());
+    for (is_taken, status) in [(false, 201), (true, 401), (false, 201)] {
+        let other = is_taken.then(|| bodies.take().unwrap());
+        let request = Request::post(EVENTS).header(CALLER.0, CALLER.1).body(Body::from("{}")).unwrap();
+        let Ok(response) = service.clone().oneshot(request).await;
+        assert_eq!(response.status(), status);
+        drop(other);
+    }
+    assert_eq!(behind.seen().iter().filter(|seen| seen.line.starts_with("POST")).count(), 1);
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn a_client_with_only_a_certificate_is_refused_with_the_reason() {
     let behind = Behind::plain(|_| async { answer(200, "{}") }).await;
     let program = behind.program("", "").await;
-    let Upstream::Apiserver(apiserver) = program.app.upstream() else { unreachable!() };
-    let one = std::num::NonZeroUsize::MIN;
-    let settings = Settings { max_in_flight: one, max_upgrades: one, max_body_bytes: 1 << 10, body_timeout: DEADLINE };
-    let face = service_fn(|_: Request<Body>| async { Ok(answer(201, "taken")) });
-    let metrics = Metrics::new(&Registry::new()).unwrap();
-    let forwarder = apiserver.forwarder().unwrap().clone();
-    let passthrough = Passthrough::new(settings, forwarder, metrics, TaskTracker::new(), CancellationToken::new());
-    let service = passthrough.service(face, Origins::any_host());
+    let service = alone(&program, Places::new(ONE, IntGauge::new("bytes", "a test's").unwrap()));
     let certificate = PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new(), expires: i64::MAX };
     let peer = Peer { certificate: Some(certificate), ..Peer::default() };
     let ask = async |method: &str, path: &str, headers: &[(&'static str, &'static str)]| {

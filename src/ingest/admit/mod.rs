@@ -166,7 +166,7 @@ pub(super) async fn admit(State(face): State<Face>, uri: Uri, body: Body) -> Res
     let Some(admitting) = face.0.admission.get() else { return not_served(uri).await };
     let began = face.0.shards.clock().now().mono;
     let limits = Settings { request_timeout: admitting.settings.timeout, ..face.0.settings };
-    let read = decode::read(body, &limits).await;
+    let read = decode::read(body, &limits, &face.0.bodies).await;
     // The wait for the caller's bytes belongs to the timeout, but it is not time that the answer takes.
     let arrived = face.0.shards.clock().now().mono;
     let body = read.map_err(Status::from);

@@ -25,11 +25,12 @@ use self::sniff::{group_of, is_document};
 use super::asked::Asked;
 use super::occurrence::Taken;
 use super::rejection::Rejection;
-use super::{Ack, Face, ack, create};
+use super::{Ack, Face, ack, create, decode};
 use crate::access::{Caller, Extent};
 use crate::event::json::{self, Many};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
+use crate::server::Reading;
 use crate::shard::{Fate, Full};
 use crate::status::Status;
 
@@ -60,7 +61,8 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
     // The answer begins while the request is still being read. If the client reads no results, no more of its request
     // is read.
     let task = async move {
-        let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer: Vec::new(), results };
+        let reading = Reading::new(reader.bodies());
+        let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer: Vec::new(), reading, results };
         batch.run(body).await;
         // The request runs until its last event is answered.
         drop(place);
@@ -85,6 +87,8 @@ struct Batch {
     number: u64,
     /// The incomplete last line. LIMIT: the size limit of a body.
     buffer: Vec<u8>,
+    /// Places for the bytes of `buffer`.
+    reading: Reading,
     results: mpsc::Sender<Bytes>,
 }
 
@@ -121,7 +125,7 @@ impl Batch {
                     Flow::Continue(())
                 }
                 None => {
-                    let beginning = self.joined(data);
+                    let beginning = joined(std::mem::take(&mut self.buffer), &data);
                     whole = is_document(&beginning);
                     if whole == Some(false) {
                         self.take_lines(&beginning).await
@@ -139,6 +143,10 @@ impl Batch {
                 self.refuse_rest(RejectReason::TooLarge, &Status::new(413, "RequestEntityTooLarge", message)).await;
                 return;
             }
+            if !self.reading.covers(self.buffer.len()) {
+                self.refuse_rest(RejectReason::Limited, &decode::no_room()).await;
+                return;
+            }
         }
         let rest = std::mem::take(&mut self.buffer);
         if whole == Some(true) {
@@ -146,16 +154,6 @@ impl Batch {
         } else {
             let _last = self.take_texts(std::iter::once(rest.as_slice()), ApiGroup::Core).await;
         }
-    }
-
-    /// Returns the text read so far and `data`. Copies only if it came in several pieces.
-    fn joined(&mut self, data: Bytes) -> Bytes {
-        if self.buffer.is_empty() {
-            return data;
-        }
-        let mut joined = std::mem::take(&mut self.buffer);
-        joined.extend_from_slice(&data);
-        joined.into()
     }
 
     /// Processes the lines that are complete with `data`. Copies only the incomplete one.
@@ -369,8 +367,35 @@ impl Batch {
     }
 }
 
+/// Returns the text read so far and `data`, without the space at its beginning, which would be searched again with each
+/// piece. Copies only if the text came in several pieces.
+fn joined(mut read: Vec<u8>, data: &Bytes) -> Bytes {
+    if read.is_empty() {
+        let space = data.len().saturating_sub(data.trim_ascii_start().len());
+        return data.slice(space..);
+    }
+    read.extend_from_slice(data);
+    read.into()
+}
+
 /// Splits text into its first line, without the newline, and the rest.
 fn split_line(text: &[u8]) -> (&[u8], &[u8]) {
     let (line, rest) = memchr::memchr(b'\n', text).and_then(|end| text.split_at_checked(end)).unwrap_or((text, &[]));
     (line, rest.get(1..).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fault: a body of spaces, in pieces of one byte, was searched from its beginning for each of them.
+    #[test]
+    fn space_at_the_beginning_is_not_kept() {
+        let (mut text, pieces) = (Vec::new(), [" ", "\n\t", "", "\r\n  {", " ", "\"kind\""]);
+        let kept = pieces.map(|piece| {
+            text = joined(std::mem::take(&mut text), &piece.into()).into();
+            text.len()
+        });
+        assert_eq!(kept, [0, 0, 0, 1, 2, 8]);
+    }
 }

@@ -56,6 +56,8 @@ use tls::Tls;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Timeout for the requests of the connections that were accepted last.
 const LINGER: Duration = Duration::from_millis(250);
+/// Bytes of a header over HTTP/1.1. The longest URI has 64 KiB.
+const HEADER_BYTES: usize = 96 << 10;
 /// Timeout for an HTTP/2 client to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -283,6 +285,8 @@ fn builder(settings: &Settings) -> Builder<TokioExecutor> {
     builder.http1().timer(TokioTimer::new()).header_read_timeout(settings.client_timeout);
     // A client may close its side after a request and still read the answer.
     builder.http1().half_close(true);
+    // LIMIT: bytes of a request's header over HTTP/1.1, of any client; 431 beyond it. Over HTTP/2, hyper allows 16 KiB.
+    builder.http1().max_buf_size(HEADER_BYTES);
     // Header and body in pieces: otherwise hyper would copy each answer, because of `is_write_vectored`.
     builder.http1().writev(true);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);

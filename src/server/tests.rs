@@ -107,6 +107,22 @@ async fn a_client_that_never_finishes_its_header_is_closed() {
     }
 }
 
+/// Fault: a client could keep 400 KiB of a header in memory, before anything was known of it.
+#[tokio::test(start_paused = true)]
+async fn a_header_that_is_too_long_is_refused() {
+    for (bytes, code) in [(70 << 10, "200"), (200 << 10, "431")] {
+        let mut client = connected(|_| async { Response::new(Body::empty()) }).await;
+        let header = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(bytes));
+        client.write_all(header.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        if code == "200" {
+            client.write_all(b"\r\n\r\n").await.unwrap();
+        }
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(std::str::from_utf8(&answer).unwrap(), format!("HTTP/1.1 {code}"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_being_answered_is_not_closed() {
     let mut client = connected(|_| slow(LIMIT * 3)).await;

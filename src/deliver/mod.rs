@@ -19,6 +19,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Mono, Now};
+use crate::event::cut;
 use crate::event::repair::Repair;
 use crate::outbox::{
     Answer, Applied, Fault, LostReason, NORMAL_TURN, RecordId, RefusalReason, Retry, STORM_MARK, Settlement, StormNews,
@@ -43,6 +44,9 @@ const POSTPONED_MAX: usize = 64;
 
 /// Shortest time between two log lines about losses for one reason, or about one forbidden verb.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// LIMIT: bytes of an event's text in a line of the log; the rest is cut.
+const LOGGED_BYTES: usize = 256;
 
 /// Shortest time between two reads of the outbox's storm news, of which it keeps a few.
 const STORM_LOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -268,9 +272,11 @@ impl Delivery {
         self.storms_logged = now;
         for StormNews { begins, event } in self.shards.take_storm_news() {
             let annotations = event.metadata.rare.as_deref().map(|rare| &rare.annotations);
-            let kind = annotations.and_then(|all| all.get(STORM_MARK)).map_or("", |kind| kind);
-            let (component, reason, namespace) = (event.component(), &event.reason, &event.metadata.namespace);
-            let (event_type, record, count) = (&event.event_type, &event.metadata.name, event.count);
+            let kind = logged(annotations.and_then(|all| all.get(STORM_MARK)).map_or("", |kind| kind));
+            let [component, reason, namespace, event_type, record] =
+                [event.component(), &event.reason, &event.metadata.namespace, &event.event_type, &event.metadata.name]
+                    .map(logged);
+            let count = event.count;
             if begins {
                 tracing::warn!(%component, %reason, %event_type, kind, %namespace, %record, "a storm of events begins");
             } else {
@@ -440,5 +446,23 @@ impl Delivery {
                 self.monitor.0.metrics.up.set(1);
             }
         }
+    }
+}
+
+/// Returns a text of an event for a line of the log, without characters that would begin another line.
+fn logged(text: &str) -> String {
+    cut(text, LOGGED_BYTES).escape_debug().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fault: a reason was logged with its line ends and control characters, and with up to 3 MiB.
+    #[test]
+    fn a_text_of_an_event_is_one_short_line_of_the_log() {
+        assert_eq!(logged("Back-Off \u{e9}"), "Back-Off \u{e9}");
+        assert_eq!(logged("a\nERROR \u{1b}[31m"), "a\\nERROR \\u{1b}[31m");
+        assert!(logged(&"\u{1b}".repeat(3 << 20)).len() < 10 * LOGGED_BYTES);
     }
 }

@@ -16,6 +16,9 @@ const LINES: usize = 1000;
 /// LIMIT: bytes of each text of a line; the rest is cut.
 const TEXT_BYTES: usize = 1024;
 
+/// LIMIT: alternatives of a selector, because each line is compared with all of them; more are refused.
+const ALTERNATIVES: usize = 100;
+
 /// One line of the tap.
 #[derive(Debug, Clone, Default, Serialize)]
 #[expect(missing_docs, reason = "the members of an event")]
@@ -105,7 +108,7 @@ pub fn source(component: &str, host: &str) -> String {
 /// Selects lines for a reader. Each list holds alternatives; a `*` at the end stands for any ending.
 #[derive(Debug, Clone, Default)]
 pub struct Selector {
-    // LIMIT: the length of a query string.
+    // LIMIT: `ALTERNATIVES`, of all conditions together.
     conditions: Vec<(&'static str, Vec<String>)>,
 }
 
@@ -128,7 +131,7 @@ impl Selector {
     /// Parses the pairs of a query string.
     ///
     /// # Errors
-    /// Names the unknown parameter or decision.
+    /// Names the unknown parameter or decision, or the limit of alternatives.
     pub fn parse<'a>(
         pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>,
     ) -> Result<Self, String> {
@@ -143,6 +146,10 @@ impl Selector {
                 return Err(format!("verdict: {other:?} is not allowed; allowed: {allowed}"));
             }
             selector.conditions.push((name, values));
+        }
+        let number: usize = selector.conditions.iter().map(|(_, values)| values.len()).sum();
+        if number > ALTERNATIVES {
+            return Err(format!("{number} alternatives are too many; allowed: {ALTERNATIVES}"));
         }
         Ok(selector)
     }

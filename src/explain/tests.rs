@@ -205,6 +205,17 @@ async fn a_line_of_the_tap_has_short_texts() {
     assert!(line.len() < 11 << 10, "{}", line.len());
 }
 
+/// Fault: readers with thousands of alternatives took milliseconds of CPU for each event.
+#[test]
+fn a_selector_has_few_alternatives() {
+    let parse = |number: usize| {
+        let pairs = [("reason", vec!["a"; number].join(",")), ("type", "Normal".to_owned())];
+        Selector::parse(pairs.into_iter().map(|(key, value)| (key.into(), value.into())))
+    };
+    assert!(parse(99).is_ok());
+    assert_eq!(parse(100).unwrap_err(), "101 alternatives are too many; allowed: 100");
+}
+
 #[test]
 fn groups_beyond_the_limit_are_counted_together() {
     let mut store = store(1 << 26);

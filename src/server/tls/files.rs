@@ -1,6 +1,7 @@
 //! Reads the files of the settings and builds the rustls configuration.
 
 use std::io::Read as _;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,15 +57,15 @@ pub(super) struct Loaded {
     pub(super) config: Arc<ServerConfig>,
     /// Expiry of the certificate, in seconds since 1970.
     pub(super) expires: i64,
-    /// Time to renew a generated certificate.
-    pub(super) renew_at: Option<i64>,
+    /// Seconds in which a generated certificate is used. Outside of them it is renewed.
+    pub(super) used: Option<Range<i64>>,
 }
 
 /// A certificate with its intermediates, and its key.
 pub(super) struct Pair {
     pub(super) chain: Vec<CertificateDer<'static>>,
     pub(super) key: PrivateKeyDer<'static>,
-    pub(super) renew_at: Option<i64>,
+    pub(super) used: Option<Range<i64>>,
 }
 
 /// Contents of the files, or the reasons for which they cannot be read.
@@ -143,7 +144,7 @@ fn pair([certificate_path, key_path]: [&Path; 2], [certificate, key]: [Content; 
             .map_err(|error| Part::Key.fault(key_path, format!("holds no private key in PEM: {error}")))
     });
     match (chain, key) {
-        (Ok(chain), Ok(key)) => Ok(Pair { chain, key, renew_at: None }),
+        (Ok(chain), Ok(key)) => Ok(Pair { chain, key, used: None }),
         (chain, key) => Err(chain.err().into_iter().chain(key.err()).collect()),
     }
 }
@@ -173,7 +174,7 @@ fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>) -> R
         Identity::SelfSigned { dir, .. } => (dir, dir),
     };
     let wrong = |part: Part, path, reason: String| vec![part.fault(path, reason)];
-    let Pair { chain, key, renew_at } = pair;
+    let Pair { chain, key, used } = pair;
     let expires = chain.first().and_then(names::expires);
     let expires = expires.ok_or_else(|| {
         wrong(Part::Certificate, certificate_path, "holds no certificate that can be read".to_owned())
@@ -199,5 +200,5 @@ fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>) -> R
     };
     let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
     config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).to_vec();
-    Ok(Loaded { config: Arc::new(config), expires, renew_at })
+    Ok(Loaded { config: Arc::new(config), expires, used })
 }

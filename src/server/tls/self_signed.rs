@@ -70,7 +70,8 @@ fn make(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Fault> {
     Ok(Pair {
         chain: vec![own.der().clone(), authority],
         key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own_key.serialize_der())),
-        renew_at: Some(seconds + DAYS * DAY / 3 * 2),
+        // From its first second, because the clock may be set back.
+        used: Some(seconds - DAY..seconds + DAYS * DAY / 3 * 2),
     })
 }
 
@@ -103,6 +104,8 @@ fn authority_params(seconds: i64) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named(CA_NAME);
     last(&mut params, seconds, CA_DAYS);
+    // It is kept, even if the clock was ahead when it was made.
+    params.not_before = date_time_ymd(1970, 1, 1);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
@@ -142,6 +145,8 @@ fn write(path: &Path, label: &str, der: &[u8], mode: u32) -> Result<(), Fault> {
 
 #[cfg(test)]
 mod tests {
+    use x509_cert::der::Decode as _;
+
     use super::*;
 
     const NOW: i64 = 1_772_352_000;
@@ -154,12 +159,21 @@ mod tests {
     fn an_authority_is_kept_while_it_outlives_its_certificates() {
         let folder = tempfile::tempdir().unwrap();
         let first = made(folder.path(), NOW).unwrap();
-        let renew_at = first.renew_at.unwrap();
+        let renew_at = first.used.unwrap().end;
         assert!(renew_at > NOW + 200 * DAY && renew_at < names::expires(&first.chain[0]).unwrap());
         let later = made(folder.path(), renew_at).unwrap();
         assert!(first.chain[1] == later.chain[1] && first.chain[0] != later.chain[0]);
         let last = made(folder.path(), NOW + (CA_DAYS - DAYS) * DAY).unwrap();
         assert_ne!(first.chain[1], last.chain[1]);
+    }
+
+    /// Fault: clients refused an authority that was made while the clock was ahead, also after every later start.
+    #[test]
+    fn an_authority_is_valid_at_earlier_times_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = made(folder.path(), NOW).unwrap().chain.swap_remove(1);
+        let validity = x509_cert::Certificate::from_der(&authority).unwrap().tbs_certificate.validity;
+        assert_eq!(validity.not_before.to_unix_duration(), Duration::ZERO);
     }
 
     #[test]

@@ -171,10 +171,11 @@ impl Outbox {
     }
 
     /// Applies reloaded settings. What already waits keeps its time; new waits use the new settings. The API group does
-    /// not change: a record that was counted in its series would continue in its count.
-    pub fn set_settings(&mut self, settings: Settings) {
-        let group = std::mem::replace(&mut self.settings, settings).group;
-        self.settings.group = group;
+    /// not change: a record that was counted in its series would continue in its count. Nor do repairs, which need a
+    /// restart in `ingest`.
+    pub fn set_settings(&mut self, settings: &Settings) {
+        let Settings { group, repair, .. } = self.settings;
+        self.settings = Settings { group, repair, ..settings.clone() };
     }
 
     /// Returns the number of records.

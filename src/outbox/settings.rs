@@ -39,7 +39,8 @@ pub struct Settings {
     pub max_age: Duration,
     /// Longest pause between tries of one record, and of probes while the upstream is down. Default 5 s.
     pub max_backoff: Duration,
-    /// Whether a record that the upstream refuses as invalid or too large is repaired and written again. Default yes.
+    /// Whether a record that the upstream refuses as invalid or too large is repaired and written again. Default yes. A
+    /// reload does not change it.
     pub repair: bool,
     /// Settings of the group budgets and the ceiling.
     pub groups: GroupSettings,

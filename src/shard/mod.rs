@@ -183,7 +183,7 @@ impl Shard {
 
     /// Applies reloaded settings without losing state. [`trim`](Self::trim) evicts what exceeds them.
     pub fn set_settings(&mut self, settings: Settings) {
-        self.outbox.set_settings(settings.outbox.clone());
+        self.outbox.set_settings(&settings.outbox);
         self.explain.set_settings(settings.explain);
         self.settings = settings;
     }

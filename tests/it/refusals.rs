@@ -139,6 +139,8 @@ async fn without_repair_a_refused_write_is_lost_at_once() {
     let outbox = outbox::Settings { repair: false, ..outbox::Settings::default() };
     let shard = shard::Settings { outbox, ..shard::Settings::default() };
     let mut bench = Bench::with(Options { shard, ..Options::default() });
+    // Fault: a reload changed it here, and not in the answers to clients.
+    bench.shards.reload(&shard::Settings::default(), correlator::Policy::default());
     bench.offer(invalid());
     bench.settle().await;
     assert_eq!(bench.fake.take_methods(), ["POST"]);

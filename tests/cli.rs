@@ -349,13 +349,15 @@ fn an_event_log_that_cannot_be_written_is_an_error_of_the_configuration() {
 
 #[test]
 fn check_config_reports_the_errors_of_all_named_files_and_its_own() {
-    let (_file, path) = file("limitsFile: /no/limits\nshadowFile: /no/shadow\nshards: many\n");
-    let output = eventweir(&["check-config", &path]);
+    let (_file, path) =
+        file("limitsFile: /no/limits\nshadowFile: /no/shadow\nshards: many\nadminWebConfigFile: /no/web\n");
+    let output = eventweir(&["check-config", "--files", &path]);
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
     for wrong in [":3: shards: `many`", "limitsFile: /no/limits: cannot be opened", "shadowFile: /no/shadow: cannot"] {
         assert!(text.contains(wrong), "{text}");
     }
+    assert!(text.contains("adminWebConfigFile: /no/web: cannot be opened"), "{text}");
 }
 
 #[test]

@@ -235,6 +235,15 @@ fn flags_override_the_file_and_are_checked_like_it() {
     assert!(shape.contains("eventweir.yaml:1: log: `debug` is not allowed; allowed: a section"), "{shape}");
 }
 
+/// Fault: a value that conflicts with another one was printed raw, over several lines.
+#[test]
+fn an_error_is_one_line_without_control_characters() {
+    let error = parse("tls: {certFile: \"a\\n\\e[31mb\"}\n").unwrap_err().to_string();
+    let expected =
+        "eventweir.yaml:1: tls.certFile: `a\\n\\u{1b}[31mb` is given without keyFile; allowed: both, or neither";
+    assert_eq!(error, expected);
+}
+
 #[test]
 fn files_are_refused_with_their_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -244,6 +253,13 @@ fn files_are_refused_with_their_name() {
         text.strip_prefix(path.to_str().unwrap()).unwrap().to_owned()
     };
     assert!(fault().starts_with(": cannot be opened: "));
+    // The values of flags are checked without the file; whether they conflict is not known.
+    let flags = Flags { listen: Some("0.0.0.0:80".into()), log_level: Some("loud".into()), ..Flags::default() };
+    let errors = load(Some(&path), &flags.into_overrides()).unwrap_err().to_string();
+    assert!(
+        errors.lines().count() == 2 && errors.contains("\n--log-level: log.level: `loud` is not allowed"),
+        "{errors}"
+    );
     fs::write(&path, "#".repeat(usize::try_from(FILE_BYTES_MAX).unwrap() + 1)).unwrap();
     assert_eq!(fault(), ": is larger than 1 MiB, the limit of a configuration file");
     fs::write(&path, b"a: \xff\n").unwrap();

@@ -62,7 +62,7 @@ pub(super) fn load_for_start(path: &Path) -> Result<AdminWeb, Errors> {
 
 fn load(path: &Path, checks_files: bool) -> Result<AdminWeb, Errors> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    let raw = super::read_raw(Some(path))?;
+    let raw = super::read_named("adminWebConfigFile", path)?;
     let (web, errors) = raw.read_through(&Overrides::default(), checks_files, |section| {
         let is_given = section.has("tls_server_config");
         let tls = section.within("tls_server_config", |section| tls_settings(section, folder, is_given));

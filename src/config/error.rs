@@ -58,6 +58,12 @@ impl Errors {
         self.kept.sort_by_key(|error| error.origin);
     }
 
+    /// Returns those of values that are not allowed by themselves.
+    pub(super) fn of_values(mut self) -> Self {
+        self.kept.retain(|error| matches!(error.problem, Problem::Value { .. }));
+        self
+    }
+
     pub(super) fn append(&mut self, errors: Self) {
         self.further = self.further.saturating_add(errors.further);
         errors.kept.into_iter().for_each(|error| self.push(error));
@@ -112,8 +118,9 @@ impl fmt::Display for Error {
             write!(f, "{}: ", cut(&self.path))?;
         }
         match &self.problem {
-            Problem::File(text) | Problem::Conflict(text) => f.write_str(text),
-            Problem::Syntax(text) => f.write_str(&text.replace('\n', " ")),
+            Problem::File(text) | Problem::Conflict(text) | Problem::Syntax(text) => {
+                f.write_str(&text.replace(char::is_control, " "))
+            }
             Problem::UnknownKey { near: Some(near), known } => {
                 write!(f, "no such key; did you mean {near}? allowed: {}", known.join(", "))
             }
@@ -123,7 +130,8 @@ impl fmt::Display for Error {
     }
 }
 
-fn cut(text: &str) -> String {
+/// Cuts a value, and escapes its control characters.
+pub(super) fn cut(text: &str) -> String {
     let mut shown: String = text.chars().take(VALUE_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(VALUE_MAX).is_some() {
         shown.push('…');

@@ -115,7 +115,7 @@ pub struct Overrides {
 /// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
 /// unknown keys or values that are not allowed.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_files(Config::checked(read_raw(path)?, overrides, false))
+    with_files(Config::checked(read_raw(path, overrides)?, overrides, false))
 }
 
 /// Does the same while the program runs.
@@ -143,7 +143,7 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, 
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_files(Config::checked(read_raw(path)?, overrides, true))
+    with_files(Config::checked(read_raw(path, overrides)?, overrides, true))
 }
 
 /// LIMIT: memory of a shadow configuration that does not set `memory`; its limits follow from this.
@@ -171,10 +171,15 @@ fn with_files((mut config, mut errors): (Config, Errors)) -> Result<Config, Erro
     errors.or(config)
 }
 
-fn read_raw(path: Option<&Path>) -> Result<RawConfig, Errors> {
+/// Reads the file at `path`. If it cannot be read, the errors also name the flags with values that no file allows.
+fn read_raw(path: Option<&Path>, overrides: &Overrides) -> Result<RawConfig, Errors> {
     let Some(path) = path else { return Ok(RawConfig::default()) };
-    let (name, text) = read_text(path)?;
-    RawConfig::parse(&name, &text)
+    let read = read_text(path).and_then(|(name, text)| RawConfig::parse(&name, &text));
+    read.map_err(|mut errors| {
+        let (_, of_flags) = Config::checked(RawConfig::default(), overrides, false);
+        errors.append(of_flags.of_values());
+        errors
+    })
 }
 
 /// Reads the file that a key names.

@@ -80,6 +80,7 @@ impl RawConfig {
         options.block_nesting_limit = DEPTH_MAX;
         let mut tree = Tree {
             parser: Parser::new_from_str_with_options(text, options),
+            text,
             file,
             path: Vec::new(),
             errors: Errors::default(),
@@ -129,6 +130,7 @@ fn overlay(at: &mut Node, path: &[&str], node: Node) {
 /// Builds the tree; `path` is that of the current value, for errors.
 struct Tree<'t> {
     parser: Parser<'t, StrInput<'t>>,
+    text: &'t str,
     file: &'t str,
     path: Vec<String>,
     errors: Errors,
@@ -160,13 +162,25 @@ impl<'t> Tree<'t> {
         match self.parser.next_event() {
             Some(Ok(next)) => Ok(next),
             Some(Err(error)) => {
-                let origin = Origin::Line(error.marker().line().max(1));
-                let column = error.marker().col().saturating_add(1);
+                let (line, column) = (error.marker().line().max(1), error.marker().col().saturating_add(1));
+                // The parser names the beginning of the value before it.
+                let is_tab = error.info().contains("found a tab");
+                let (line, column) = self.tab(line).filter(|_| is_tab).unwrap_or((line, column));
+                let origin = Origin::Line(line);
                 let text = format!("not valid YAML at column {column}: {}", error.info());
                 Err(Error::new(self.file, origin, self.path.concat(), Problem::Syntax(text)))
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }
+    }
+
+    /// Returns line and column of the first tab that indents a line, from this line on.
+    fn tab(&self, from: usize) -> Option<(usize, usize)> {
+        let mut lines = (1_usize..).zip(self.text.lines()).skip(from.saturating_sub(1));
+        lines.find_map(|(number, line)| {
+            let spaces = line.chars().take_while(|c| *c == ' ').count();
+            line.trim_start_matches(' ').starts_with('\t').then(|| (number, spaces.saturating_add(1)))
+        })
     }
 
     fn node(&mut self, (event, span): Next<'t>) -> Result<Node, Error> {
@@ -270,6 +284,13 @@ mod tests {
             fault("a:\n  b: 1\n  b: 2\n[c]: 1\n"),
             "f:3: a.b: this key is given twice; first on line 2\nf:4: a key must be a plain text"
         );
+    }
+
+    /// Fault: the error named the line of the value before the tab.
+    #[test]
+    fn a_tab_is_reported_on_its_line() {
+        let reason = "not valid YAML at column 3: while scanning a plain scalar, found a tab";
+        assert_eq!(fault("log:\n  level: info\n\n  \tformat: text\n"), format!("f:4: log.level: {reason}"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::error::{Error, Errors, Problem, near_match};
+use super::error::{Error, Errors, Problem, cut, near_match};
 use super::raw::{Entry, Node, Origin, Value};
 use super::values::Form;
 
@@ -227,7 +227,7 @@ impl<'a> Section<'a> {
     /// for the section itself, it is the whole sentence.
     pub(super) fn conflict(&self, key: &str, reason: &str) {
         let (origin, value) = match self.find(key) {
-            Some(node) => (node.origin, format!("{} ", shown(&node.value))),
+            Some(node) => (node.origin, format!("{} ", cut(&shown(&node.value)))),
             None => (self.origin, String::new()),
         };
         self.collector.push(origin, self.path_of(key), Problem::Conflict(format!("{value}{reason}")));

@@ -38,6 +38,12 @@ pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
     names::name(rule, name).is_empty()
 }
 
+/// Whether events.k8s.io/v1 accepts this `generateName`.
+#[must_use]
+pub fn is_valid_prefix(generate_name: &str) -> bool {
+    names::name_prefix(NameRule::DnsSubdomain, generate_name).is_empty()
+}
+
 /// Sets a missing namespace to that of the request.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ impl Outbox {
     /// Returns the number of occurrences that `event`, read from the upstream, shows.
     #[must_use]
     pub fn counted(&self, event: &Event) -> i32 {
-        self.settings.group.count(event)
+        group::count(event)
     }
 
     /// Returns the count of the series that a client has written to an object itself (admission).

@@ -410,7 +410,7 @@ impl Outbox {
                     tag::mark(&mut event, &tag, value, lines);
                 }
                 // The count that the upstream will hold follows from the event as written.
-                record.sent.count = group::count(group, &event).into();
+                record.sent.count = group::count(&event).into();
                 Request::Create { group, event: Box::new(event) }
             }
         };

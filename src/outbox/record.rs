@@ -306,7 +306,7 @@ impl Record {
         let tag_count = self.tag.as_ref().and_then(|tag| tag::count(found, tag));
         let held = Held {
             version: found.metadata.resource_version.clone(),
-            count: group::count(group, found).into(),
+            count: group::count(found).into(),
             tag: tag_count.unwrap_or(0),
             expired_tags: self.tag.as_ref().map_or_else(Vec::new, |tag| tag::expired(found, tag, now)),
         };

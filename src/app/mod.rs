@@ -432,6 +432,13 @@ impl App {
         let occurrences = self.shards.balance().total_waiting();
         if kept && occurrences > 0 {
             tracing::warn!(occurrences, "occurrences are left in the spool; the next start writes them");
+        } else if occurrences > 0 && self.spool.is_some() {
+            // Not counted one by one: the last commit has an older state of some of their records.
+            tracing::error!(
+                occurrences,
+                "occurrences count as lost: neither the upstream nor the spool stored them before the deadline; the next \
+                 start writes those that an earlier commit has"
+            );
         } else if occurrences > 0 {
             tracing::error!(occurrences, "occurrences are lost: the upstream did not store them before the deadline");
         }

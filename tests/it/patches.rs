@@ -261,6 +261,21 @@ async fn a_patch_writes_an_event_that_waits_for_its_budget() {
     assert_eq!(program.stop().await.ledger.received(), 3);
 }
 
+/// Fault: it was accepted, unlike the same patch of a stored event.
+#[tokio::test]
+async fn a_patch_of_a_waiting_event_obeys_the_rules_of_its_api_group() {
+    let program = start("correlation: {burstSize: 1, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    for event in [plain(), event("node-1", "web-0", "Pulled", "pulled")] {
+        client.post(&event).await;
+        let path = format!("/apis/events.k8s.io/v1/namespaces/shop/events/{}", event.metadata.name);
+        let patch = json!({"deprecatedCount": 7}).to_string();
+        let reply = client.send("PATCH", &path, &[("Content-Type", MERGE)], patch.as_bytes()).await;
+        assert_eq!(reply.status, 422, "{}", reply.text());
+    }
+    assert_eq!(program.stop().await.ledger.received(), 2);
+}
+
 #[tokio::test]
 async fn concurrent_patches_of_one_event_are_all_applied_without_conflicts() {
     let program = start(APISERVER).await;

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::event::patching::{self, PatchType, Patched};
-use crate::event::{ApiGroup, Event};
+use crate::event::{ApiGroup, Event, validate};
 use crate::ingest::rejection::as_asked;
 use crate::ingest::{Face, ack, aliases};
 use crate::outbox::Line;
@@ -74,6 +74,7 @@ async fn write_patched(
 ) -> Result<Patched, Status> {
     let patched = patching::apply(patch.patch_type, &patch.body, options.writer.group, options.validation, owed);
     let Patched { event, warnings } = patched.map_err(|status| *status)?;
+    validate::update(options.writer.group, owed, &event).map_err(|status| *status)?;
     // By core/v1, like all records: the other API group accepts no counts.
     let writer = Writer { group: ApiGroup::Core, ..options.writer.clone() };
     let asked = UpdateOptions { writer, dry_run: options.dry_run };

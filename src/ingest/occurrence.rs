@@ -56,8 +56,8 @@ impl Face {
         Ok(Taken { outcome: accepted.outcome, waiting })
     }
 
-    /// As [`accept`](Self::accept), for several events, each with as many occurrences as it brings. The events of one
-    /// shard are taken under one lock.
+    /// As [`accept`](Self::accept), for several events, each with as many occurrences as it brings. Without totals, the
+    /// events of one shard are taken under one lock.
     pub(super) fn accept_all(
         &self,
         events: Vec<Event>,
@@ -65,32 +65,49 @@ impl Face {
         user: &str,
         claim: impl Fn() -> ManagedFields,
     ) -> Vec<Result<Taken, Full>> {
-        // A recorder that posts its series again sends no batches.
-        let brings = |event: &Event| self.brings(event, self.earlier(event).as_ref()).max(1);
-        if ack == Ack::Written {
-            return events.iter().map(|event| self.accept(event, brings(event), ack, user, &claim)).collect();
+        // One by one, because a total counts by its growth over those before it.
+        if ack == Ack::Written || events.iter().any(|event| total(event) > 1) {
+            return events.iter().map(|event| self.accept_one(event, ack, user, &claim)).collect();
         }
         let policy = self.0.shards.policy();
-        let brought: Vec<u32> = events.iter().map(brings).collect();
         let logged =
             if self.0.event_log.is_kept() || self.0.shards.tap().is_read() { events.clone() } else { Vec::new() };
         let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim));
-        let accepted = self.0.shards.accept_all(&policy, occurrences.zip(brought.iter().copied()).collect());
+        let accepted = self.0.shards.accept_all(&policy, occurrences.map(|occurrence| (occurrence, 1)).collect());
         let mut logged = logged.into_iter();
-        let taken = |(accepted, occurrences): (Result<Accepted, Full>, u32)| {
+        let taken = |accepted: Result<Accepted, Full>| {
             let event = logged.next();
             let Accepted { outcome, .. } = accepted.inspect_err(|_full| {
                 if let Some(event) = &event {
-                    self.tell_full(event, occurrences);
+                    self.tell_full(event, 1);
                 }
             })?;
             match &event {
-                Some(event) => self.note(event, occurrences, outcome, user),
-                None => self.0.metrics.count_outcome(outcome, occurrences.into()),
+                Some(event) => self.note(event, 1, outcome, user),
+                None => self.0.metrics.count_outcome(outcome, 1),
             }
             Ok(Taken { outcome, waiting: None })
         };
-        accepted.into_iter().zip(brought).map(taken).collect()
+        accepted.into_iter().map(taken).collect()
+    }
+
+    /// Accepts an event of a batch, with as many occurrences as it brings. Its name is not remembered, but a known name
+    /// has its total then.
+    fn accept_one(
+        &self,
+        event: &Event,
+        ack: Ack,
+        user: &str,
+        claim: impl FnOnce() -> ManagedFields,
+    ) -> Result<Taken, Full> {
+        let earlier = self.earlier(event);
+        // A recorder that posts its series again sends no batches.
+        let brings = self.brings(event, earlier.as_ref()).max(1);
+        let taken = self.accept(event, brings, ack, user, claim)?;
+        if earlier.is_some_and(|earlier| is_of_one_line(&earlier, event)) {
+            self.0.aliases.insert(event);
+        }
+        Ok(taken)
     }
 
     /// Accepts occurrences of an event that its client is about to write to the upstream itself, if it may. `as_it_is`

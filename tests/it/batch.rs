@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use super::support::app::{start, start_before};
 use super::support::fake::{FakeApiserver, Fault};
-use super::support::http::{Client, Reply};
+use super::support::http::{Client, EVENTS, Reply};
 
 const PATH: &str = "/eventweir/v1/events";
+const MERGE: &str = "application/merge-patch+json";
 
 fn event(object: &str, message: &str) -> Value {
     json!({
@@ -106,6 +107,29 @@ async fn written_lines_are_answered_with_the_upstreams_answer() {
     assert_eq!((&deferred["ack"], &deferred["outcome"]), (&json!("accepted"), &json!("deferred")));
     assert_eq!(fake.shown(), 1);
     program.stop().await;
+}
+
+/// Fault: each counted as a whole, or from the total of the client's last request of its own.
+#[tokio::test]
+async fn totals_of_one_name_count_by_their_growth() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let named = |name: &str, count: i32| {
+        let mut event = event(name, "m");
+        (event["metadata"], event["count"]) = (json!({ "namespace": "shop", "name": name }), json!(count));
+        event.to_string()
+    };
+    post(client, &format!("{}\n{}\n", named("a", 3), named("a", 5))).await;
+    let reply = client.send("POST", EVENTS, &[], named("b", 2).as_bytes()).await;
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    for total in [5, 6] {
+        post(client, &named("b", total)).await;
+    }
+    let reply = client.send("PATCH", &format!("{EVENTS}/b"), &[("Content-Type", MERGE)], br#"{"count": 9}"#).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(program.stop().await.ledger.received(), 5 + 9);
+    assert_eq!(fake.shown(), 5 + 9);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ pub(super) struct Client {
 }
 
 /// The occurrences of one kind of event.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 struct Tally {
     /// Occurrences that were accepted and neither deleted nor lost.
     own: i64,
@@ -44,7 +44,7 @@ struct Tally {
     is_unknown: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Account {
     kinds: [Tally; KINDS.len()],
     clients: BTreeMap<String, Client>,
@@ -97,7 +97,7 @@ impl Account {
         let is_sure = !self.unsure.contains(&of) && (writes == Writes::Exact || !self.used.contains(&of));
         match (is_sure, self.counted(name, of.1)) {
             (true, 0) if !self.used.contains(&of) => 1 + more,
-            (true, 0 | 2..) => client.map_or(1, |client| client.total) + more,
+            (true, counted @ (0 | 2..)) => client.map_or(counted.max(1), |client| client.total.max(counted)) + more,
             _ => 1,
         }
     }
@@ -118,9 +118,13 @@ impl Account {
         self.happen(name, kind, brought, total);
     }
 
-    /// Notes an occurrence in a batch, whose names are not remembered.
-    pub(super) fn post_in_batch(&mut self, name: &str, kind: KindId) {
-        self.happen(name, kind, 1, 1);
+    /// Notes an event of a batch, whose names are not remembered. A known name has this total then.
+    pub(super) fn post_in_batch(&mut self, name: &str, kind: KindId, total: i32) {
+        if total > 1 && self.known(name).is_some_and(|known| line(known.kind) == line(kind)) {
+            return self.post(name, kind, total);
+        }
+        let counted = if total == 1 { 0 } else { self.counted(name, line(kind)) };
+        self.happen(name, kind, (total - counted).max(1), total);
     }
 
     /// Notes a PATCH of a known name.

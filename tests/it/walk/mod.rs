@@ -4,6 +4,7 @@
 
 mod account;
 mod admission;
+mod growth;
 mod lives;
 mod model;
 mod process;
@@ -14,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::event::{Event, conversion};
+use eventweir::event::{ApiGroup, Event, conversion};
 use eventweir::ledger::Why;
 use eventweir::outbox::LostReason;
 use http::Method;
@@ -25,7 +26,8 @@ use serde_json::{Value, json};
 use super::support::app::{Program, start_before};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{Client, EVENTS, Reply};
-use model::{Certainty, KINDS, KindId, Model, NameId, Style, kind_of, series, shown};
+use growth::{Growth, Shape};
+use model::{Certainty, Group, KINDS, KindId, Model, NameId, Style, kind_of, shown};
 
 const BATCH: &str = "/eventweir/v1/events";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
@@ -38,20 +40,21 @@ enum Step {
     Post {
         name: NameId,
         kind: KindId,
+        group: Group,
         more: i32,
     },
     /// POSTs a generated name.
     PostGenerated {
         kind: KindId,
+        group: Group,
         total: i32,
     },
-    /// POSTs several occurrences in one batch.
-    Batch(Vec<(NameId, KindId)>),
+    /// POSTs several events in one batch, with totals as in `Post`.
+    Batch(Vec<(NameId, KindId, i32)>),
     /// PATCHes the count or series of a name.
     Patch {
         name: NameId,
-        growth: i32,
-        message: Message,
+        growth: Growth,
     },
     /// GETs an event and PUTs it with another count.
     Put {
@@ -74,13 +77,6 @@ enum Step {
     Settle,
     /// The next write of a record meets a fault.
     Fail(Fault),
-}
-
-/// Message of a PATCH.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Message {
-    Kept,
-    Changed,
 }
 
 /// The upstream's answer to a DELETE.
@@ -106,13 +102,15 @@ fn step() -> impl Strategy<Value = Step> {
         Fault::Deleted,
     ]);
     let answer = prop_oneof![6 => Just(Answer::Given), 1 => Just(Answer::Lost), 1 => Just(Answer::Refused)];
-    let message = prop_oneof![3 => Just(Message::Kept), 1 => Just(Message::Changed)];
-    let more = prop_oneof![3 => Just(0), 1 => 1..4_i32];
+    let more = || prop_oneof![3 => Just(0), 1 => 1..4_i32];
+    let group = || prop::sample::select(vec![Group::Core, Group::Events]);
     prop_oneof![
-        8 => (name(), kind(), more).prop_map(|(name, kind, more)| Step::Post { name, kind, more }),
-        2 => (kind(), 1..3_i32).prop_map(|(kind, total)| Step::PostGenerated { kind, total }),
-        1 => prop::collection::vec((name(), kind()), 1..4).prop_map(Step::Batch),
-        4 => (name(), -1..3_i32, message).prop_map(|(name, growth, message)| Step::Patch { name, growth, message }),
+        8 => (name(), kind(), group(), more())
+            .prop_map(|(name, kind, group, more)| Step::Post { name, kind, group, more }),
+        2 => (kind(), group(), 1..3_i32)
+            .prop_map(|(kind, group, total)| Step::PostGenerated { kind, group, total }),
+        1 => prop::collection::vec((name(), kind(), more()), 1..4).prop_map(Step::Batch),
+        4 => (name(), Growth::strategy(-1..3)).prop_map(|(name, growth)| Step::Patch { name, growth }),
         1 => (name(), 1..9_i32).prop_map(|(name, count)| Step::Put { name, count }),
         4 => (name(), answer).prop_map(|(name, answer)| Step::Delete { name, answer }),
         1 => Just(Step::DeleteAll),
@@ -149,7 +147,8 @@ impl Walk {
         fake.plan(move |seen| {
             let mut faults = planned.lock();
             let fault = match seen.method {
-                Method::POST | Method::PATCH => faults.writes.pop_front(),
+                // Clients' own patches go through events.k8s.io.
+                Method::POST | Method::PATCH if seen.group == ApiGroup::Core => faults.writes.pop_front(),
                 Method::DELETE => faults.deletes.pop_front(),
                 _ => None,
             };
@@ -170,20 +169,20 @@ impl Walk {
 
     async fn take(&mut self, step: Step) {
         match step {
-            Step::Post { name, kind, more } => {
+            Step::Post { name, kind, group, more } => {
                 let name = self.name(name);
                 let total = self.model.total(&name, kind, more);
-                self.post(&json!({ "name": name }), kind, total).await;
+                self.post(&json!({ "name": name }), kind, group, total).await;
                 self.model.post(&name, kind, total);
             }
-            Step::PostGenerated { kind, total } => {
-                let reply = self.post(&json!({ "generateName": "web-" }), kind, total).await;
+            Step::PostGenerated { kind, group, total } => {
+                let reply = self.post(&json!({ "generateName": "web-" }), kind, group, total).await;
                 let name = reply.json()["metadata"]["name"].as_str().unwrap().to_owned();
                 self.model.post(&name, kind, total);
                 self.names.push(name);
             }
             Step::Batch(events) => self.post_batch(&events).await,
-            Step::Patch { name, growth, message } => self.patch(&self.name(name), growth, message).await,
+            Step::Patch { name, growth } => self.patch(&self.name(name), growth).await,
             Step::Put { name, count } => self.put(&self.name(name), count).await,
             Step::Delete { name, answer } => self.delete(&self.name(name), answer).await,
             Step::DeleteAll => {
@@ -200,48 +199,51 @@ impl Walk {
         self.quiet().await;
     }
 
-    async fn post(&mut self, name: &Value, kind: KindId, total: i32) -> Reply {
-        let body = KINDS[kind].body(name, total).to_string();
-        let path = KINDS[kind].path();
-        let reply = self.client.send("POST", path, &[("Content-Type", "application/json")], body.as_bytes()).await;
+    async fn post(&mut self, name: &Value, kind: KindId, group: Group, total: i32) -> Reply {
+        let group = KINDS[kind].group(group);
+        let body = KINDS[kind].body_in(group, name, total).to_string();
+        let headers = [("Content-Type", "application/json")];
+        let reply = self.client.send("POST", group.path(), &headers, body.as_bytes()).await;
         assert_eq!(reply.status, 201, "{}", reply.text());
         reply
     }
 
-    async fn post_batch(&mut self, events: &[(NameId, KindId)]) {
+    async fn post_batch(&mut self, events: &[(NameId, KindId, i32)]) {
         let mut lines = String::new();
-        for (name, kind) in events {
+        for (name, kind, more) in events {
             let name = self.name(*name);
-            lines += &format!("{}\n", KINDS[*kind].body(&json!({ "name": name }), 1));
-            self.model.post_in_batch(&name, *kind);
+            let total = self.model.total(&name, *kind, *more);
+            lines += &format!("{}\n", KINDS[*kind].body(&json!({ "name": name }), total));
+            self.model.post_in_batch(&name, *kind, total);
         }
         let reply = self.client.send("POST", BATCH, &[], lines.as_bytes()).await;
         assert!(!reply.text().contains("status"), "{}", reply.text());
     }
 
-    async fn patch(&mut self, name: &str, growth: i32, message: Message) {
+    async fn patch(&mut self, name: &str, growth: Growth) {
         let known = self.model.known.get(name).copied();
-        let (kind, total) = known.map_or((0, 1), |known| (known.kind, known.total));
-        let is_grown = known.is_some() && growth > 0;
-        let (kind, body) = match (KINDS[kind].style, message) {
-            (Style::Old, Message::Changed) if is_grown => {
-                let other = KINDS.iter().position(|other| {
-                    (other.style, other.object) == (KINDS[kind].style, KINDS[kind].object)
-                        && other.message != KINDS[kind].message
-                });
-                let other = other.unwrap_or(kind);
-                (other, json!({ "count": total + growth, "message": KINDS[other].message }))
-            }
-            (Style::Old, _) => (kind, json!({ "count": (total + growth).max(1) })),
-            (Style::New, _) => (kind, json!({ "series": series((total + growth).max(2)) })),
+        let (kind, total) = match known {
+            Some(known) => growth.result(known.kind, known.total),
+            None => (0, self.model.total(name, 0, growth.by.max(0))),
         };
-        let total = body["count"].as_i64().or(body["series"]["count"].as_i64()).unwrap();
-        let headers = [("Content-Type", STRATEGIC_MERGE)];
-        let path = format!("{EVENTS}/{name}");
-        let reply = self.client.send("PATCH", &path, &headers, body.to_string().as_bytes()).await;
-        assert_eq!(reply.status, if known.is_some() { 200 } else { 404 }, "{name}: {}", reply.text());
-        if known.is_some() {
-            self.model.patch(name, kind, i32::try_from(total).unwrap());
+        // A whole event that is missing is posted, which its API group must allow.
+        let posts = known.is_none() && growth.shape == Shape::Whole;
+        let growth = if posts { Growth { group: Group::Core, ..growth } } else { growth };
+        let (path, content_type, body) = growth.request(name, kind, total);
+        let reply = self.client.send("PATCH", &path, &[("Content-Type", content_type)], body.as_bytes()).await;
+        let expected: &[u16] = match known {
+            _ if posts => &[200],
+            // As for a PUT, its record may be deleted, or have a name that is taken.
+            Some(_) if growth.is_refused(kind) => &[404, 409, 422],
+            None if growth.is_refused(kind) => &[404, 422],
+            Some(_) => &[200],
+            None => &[404],
+        };
+        assert!(expected.contains(&reply.status), "{name}: {}", reply.text());
+        if posts {
+            self.model.post(name, kind, total);
+        } else if known.is_some() && !growth.is_refused(kind) {
+            self.model.patch(name, kind, total);
         }
     }
 

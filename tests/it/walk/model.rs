@@ -17,6 +17,23 @@ pub(super) enum Style {
     New,
 }
 
+/// API group of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    Core,
+    Events,
+}
+
+impl Group {
+    /// Returns the path of the events.
+    pub(super) const fn path(self) -> &'static str {
+        match self {
+            Self::Core => EVENTS,
+            Self::Events => "/apis/events.k8s.io/v1/namespaces/shop/events",
+        }
+    }
+}
+
 /// Events that are equal except for their names, and so count on one record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
@@ -50,28 +67,34 @@ pub(super) fn line(kind: KindId) -> Line {
 
 impl Kind {
     /// Returns the path of a POST.
-    pub(super) fn path(self) -> &'static str {
+    pub(super) const fn path(self) -> &'static str {
+        self.group(Group::Events).path()
+    }
+
+    /// Returns the API group of a POST. Only new-style events can be posted in both.
+    pub(super) const fn group(self, asked: Group) -> Group {
         match self.style {
-            Style::Old => EVENTS,
-            Style::New => "/apis/events.k8s.io/v1/namespaces/shop/events",
+            Style::Old => Group::Core,
+            Style::New => asked,
         }
     }
 
     /// Returns the body of a POST.
     pub(super) fn body(self, name: &Value, total: i32) -> Value {
+        self.body_in(self.group(Group::Events), name, total)
+    }
+
+    /// Returns the whole event in an API group.
+    pub(super) fn body_in(self, group: Group, name: &Value, total: i32) -> Value {
         let Self { object, message, .. } = self;
-        let object = json!({ "kind": "Pod", "name": object, "namespace": "shop" });
         let time = "2026-03-01T08:00:00";
         let mut body = match self.style {
             Style::Old => json!({
-                "metadata": { "namespace": "shop" }, "involvedObject": object, "reason": "BackOff", "message": message,
-                "type": "Normal", "source": { "component": "kubelet", "host": "node-1" }, "count": total,
+                "source": { "component": "kubelet", "host": "node-1" }, "count": total,
                 "firstTimestamp": format!("{time}Z"), "lastTimestamp": format!("{time}Z"),
             }),
             Style::New => json!({
-                "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "namespace": "shop" },
-                "regarding": object, "reason": "BackOff", "note": message, "type": "Normal", "action": "Restart",
-                "reportingController": "example.com/agent", "reportingInstance": "node-1",
+                "action": "Restart", "reportingComponent": "example.com/agent", "reportingInstance": "node-1",
                 "eventTime": format!("{time}.000000Z"),
             }),
         };
@@ -79,9 +102,31 @@ impl Kind {
             body["series"] = series(total);
         }
         let key = if name["generateName"].is_null() { "name" } else { "generateName" };
-        body["metadata"][key] = name[key].clone();
-        body
+        body["metadata"] = json!({ "namespace": "shop", key: name[key] });
+        (body["reason"], body["type"], body["message"]) = (json!("BackOff"), json!("Normal"), json!(message));
+        body["involvedObject"] = json!({ "kind": "Pod", "name": object, "namespace": "shop" });
+        if group == Group::Events { in_events(&body) } else { body }
     }
+}
+
+/// Returns a core/v1 event in the words of events.k8s.io/v1.
+fn in_events(core: &Value) -> Value {
+    let renamed = |(member, value): (&String, &Value)| {
+        let member = match &**member {
+            "involvedObject" => "regarding",
+            "message" => "note",
+            "reportingComponent" => "reportingController",
+            "source" => "deprecatedSource",
+            "count" => "deprecatedCount",
+            "firstTimestamp" => "deprecatedFirstTimestamp",
+            "lastTimestamp" => "deprecatedLastTimestamp",
+            other => other,
+        };
+        (member.to_owned(), value.clone())
+    };
+    let mut event: Value = core.as_object().unwrap().iter().map(renamed).collect();
+    (event["apiVersion"], event["kind"]) = (json!("events.k8s.io/v1"), json!("Event"));
+    event
 }
 
 pub(super) fn series(count: i32) -> Value {
@@ -157,9 +202,12 @@ impl Model {
         self.told.insert((name.to_owned(), line(kind)));
     }
 
-    /// Notes an occurrence in a batch, whose names are not remembered.
-    pub(super) fn post_in_batch(&mut self, name: &str, kind: KindId) {
-        self.happen(kind, 1);
+    /// Notes an event of a batch, whose names are not remembered. A known name has this total then.
+    pub(super) fn post_in_batch(&mut self, name: &str, kind: KindId, total: i32) {
+        if total > 1 && self.known.get(name).is_some_and(|known| line(known.kind) == line(kind)) {
+            return self.post(name, kind, total);
+        }
+        self.happen(kind, total);
         self.told.insert((name.to_owned(), line(kind)));
     }
 

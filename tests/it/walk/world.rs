@@ -4,17 +4,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::clock::Clock;
+use eventweir::clock::{Clock, Mono};
 use http::Method;
 use parking_lot::Mutex;
 
 use super::super::support::disk::Disk;
 use super::super::support::events::START;
 use super::super::support::fake::{FakeApiserver, Fault};
-use super::process::{Process, Setup};
+use super::process::{Process, Reply, Setup};
 
 /// Longest time, in seconds, after which a request without an answer is executed.
 pub(super) const LATE: u64 = 60;
+
+/// Room on a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    None,
+    Some,
+}
 
 pub(super) struct World {
     pub(super) setup: Setup,
@@ -23,8 +30,12 @@ pub(super) struct World {
     pub(super) faults: Arc<Mutex<VecDeque<Fault>>>,
     /// Fault of the next DELETE.
     pub(super) deletes: Arc<Mutex<Option<Fault>>>,
+    /// Until when a create without an answer may be executed.
+    late: Arc<Mutex<Mono>>,
     pub(super) rng: fastrand::Rng,
     pub(super) disks: Vec<Disk>,
+    /// Whether each disk has no room.
+    pub(super) full: Vec<bool>,
     pub(super) processes: Vec<Option<Process>>,
 }
 
@@ -34,13 +45,18 @@ impl World {
         let fake = FakeApiserver::new(Clock::simulated(START));
         let faults = Arc::new(Mutex::new(VecDeque::new()));
         let deletes = Arc::new(Mutex::new(None));
-        let (planned, planned_of_deletes) = (Arc::clone(&faults), Arc::clone(&deletes));
+        let late = Arc::new(Mutex::new(Mono::default()));
+        let (planned, planned_of_deletes, late_create) = (Arc::clone(&faults), Arc::clone(&deletes), Arc::clone(&late));
         fake.plan(move |seen| {
             if seen.method == Method::DELETE {
                 return planned_of_deletes.lock().take().unwrap_or(Fault::None);
             }
             let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
             let fault = if is_write { planned.lock().pop_front() } else { None };
+            if let (&Method::POST, Some(Fault::LateAfter(seconds))) = (&seen.method, fault) {
+                let mut late = late_create.lock();
+                *late = (*late).max(seen.at.after(Duration::from_secs(seconds + 1)));
+            }
             // Only a create may find its name taken.
             fault.filter(|fault| *fault != Fault::Taken || seen.method == Method::POST).unwrap_or(Fault::None)
         });
@@ -50,10 +66,17 @@ impl World {
             fake,
             faults,
             deletes,
+            late,
             rng: fastrand::Rng::with_seed(seed),
             disks: (0..replicas).map(|_| Disk::default()).collect(),
+            full: vec![false; replicas],
             processes: (0..replicas).map(|_| None).collect(),
         }
+    }
+
+    /// Whether a create without an answer may still be executed.
+    pub(super) fn is_create_late(&self) -> bool {
+        self.fake.clock().now().mono < *self.late.lock()
     }
 
     pub(super) fn start(&mut self, replica: usize) -> &Process {
@@ -77,6 +100,32 @@ impl World {
     /// Takes a process that is about to end.
     pub(super) fn take(&mut self, replica: usize) -> Process {
         self.processes[replica].take().unwrap()
+    }
+
+    /// Leaves no room on the disk of a process.
+    pub(super) fn fill(&mut self, replica: usize) {
+        self.full[replica] = self.setup.spool;
+        self.disks[replica].set_full(self.setup.spool);
+    }
+
+    /// Leaves room on the disk of a process until its spool has everything.
+    pub(super) async fn make_room(&mut self, replica: usize) {
+        self.disks[replica].set_full(false);
+        self.full[replica] = false;
+        let Some(spool) = self.process(replica).spool.clone() else { return };
+        while !spool.durable().await {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Whether a request was accepted: a full disk refuses it.
+    pub(super) fn is_accepted(&self, replica: usize, reply: &Reply, status: u16) -> bool {
+        if self.full[replica] && reply.status == 429 {
+            return false;
+        }
+        assert_eq!(reply.status, status, "{}", reply.text);
+        assert!(!reply.is_warned || self.full[replica], "not durable: {}", reply.text);
+        true
     }
 
     /// Kills a process, and its disk keeps what was synchronized.

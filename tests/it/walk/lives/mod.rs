@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 
 use super::super::support::fake::Fault;
 use super::super::support::http::EVENTS;
+use super::BATCH;
 use super::account::Account;
-use super::model::{KINDS, KindId, NameId, Style, kind_of, series, shown};
-use super::process::{Process, Reply, Setup, Writes};
-use super::world::{self, LATE, World};
-use super::{BATCH, Message, STRATEGIC_MERGE};
+use super::growth::{Growth, Shape};
+use super::model::{Group, KINDS, KindId, NameId, Style, kind_of, shown};
+use super::process::{Process, Setup, Writes};
+use super::world::{self, LATE, Room, World};
 use changes::{Annotations, Answer, Form, Set};
 
 const JSON: &str = "application/json";
@@ -30,23 +31,24 @@ enum Step {
     Post {
         name: NameId,
         kind: KindId,
+        group: Group,
         more: i32,
     },
     /// POSTs a generated name.
     PostGenerated {
         kind: KindId,
+        group: Group,
         total: i32,
     },
-    /// POSTs several occurrences in one batch to a replica.
+    /// POSTs several events in one batch to a replica, with totals as in `Post`.
     Batch {
         replica: usize,
-        events: Vec<(NameId, KindId)>,
+        events: Vec<(NameId, KindId, i32)>,
     },
     /// PATCHes the count or series of a name, and POSTs the event if the name is unknown.
     Patch {
         name: NameId,
-        growth: i32,
-        message: Message,
+        growth: Growth,
     },
     /// POSTs a name so often, and DELETEs it at a replica.
     Delete {
@@ -120,13 +122,6 @@ enum Ending {
     Leave,
 }
 
-/// Room on a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Room {
-    None,
-    Some,
-}
-
 fn step() -> impl Strategy<Value = Step> {
     let name = || 0..6_usize;
     let kind = || 0..KINDS.len();
@@ -145,8 +140,8 @@ fn step() -> impl Strategy<Value = Step> {
         Fault::LateAfter(12),
         Fault::LateAfter(LATE),
     ]);
-    let more = prop_oneof![3 => Just(0), 1 => 1..4_i32];
-    let message = prop::sample::select(vec![Message::Kept, Message::Changed]);
+    let more = || prop_oneof![3 => Just(0), 1 => 1..4_i32];
+    let group = || prop::sample::select(vec![Group::Core, Group::Events]);
     let ending = prop::sample::select(vec![Ending::Drain, Ending::Leave]);
     let room = prop::sample::select(vec![Room::None, Room::Some]);
     let answer = prop::sample::select(vec![Answer::Given, Answer::Lost, Answer::Refused]);
@@ -154,12 +149,13 @@ fn step() -> impl Strategy<Value = Step> {
     let set = prop_oneof![Just(Set::Shown), Just(Set::Stored), (1..9_i32).prop_map(Set::To)];
     let annotations = prop_oneof![3 => Just(Annotations::Kept), 1 => Just(Annotations::Dropped)];
     prop_oneof![
-        8 => (name(), kind(), more).prop_map(|(name, kind, more)| Step::Post { name, kind, more }),
-        2 => (kind(), 1..4_i32).prop_map(|(kind, total)| Step::PostGenerated { kind, total }),
-        1 => (replica(), prop::collection::vec((name(), kind()), 1..4))
+        8 => (name(), kind(), group(), more())
+            .prop_map(|(name, kind, group, more)| Step::Post { name, kind, group, more }),
+        2 => (kind(), group(), 1..4_i32)
+            .prop_map(|(kind, group, total)| Step::PostGenerated { kind, group, total }),
+        1 => (replica(), prop::collection::vec((name(), kind(), more()), 1..4))
             .prop_map(|(replica, events)| Step::Batch { replica, events }),
-        5 => (name(), 0..3_i32, message)
-            .prop_map(|(name, growth, message)| Step::Patch { name, growth, message }),
+        5 => (name(), Growth::strategy(0..3)).prop_map(|(name, growth)| Step::Patch { name, growth }),
         2 => (replica(), name(), 0..3_usize, answer)
             .prop_map(|(replica, name, posts, answer)| Step::Delete { replica, name, posts, answer }),
         2 => (replica(), name(), form()).prop_map(|(replica, name, form)| Step::Label { replica, name, form }),
@@ -196,8 +192,6 @@ fn setup() -> impl Strategy<Value = Setup> {
 
 struct Walk {
     world: World,
-    /// Whether each disk has no room.
-    full: Vec<bool>,
     names: Vec<String>,
     account: Account,
 }
@@ -205,8 +199,7 @@ struct Walk {
 impl Walk {
     fn begin(setup: Setup, seed: u64) -> Self {
         let (names, replicas) = (["a", "b", "c", "d"].map(str::to_owned).into(), setup.replicas);
-        let mut walk =
-            Self { world: World::new(setup, seed), full: vec![false; replicas], names, account: Account::default() };
+        let mut walk = Self { world: World::new(setup, seed), names, account: Account::default() };
         (0..replicas).for_each(|replica| walk.start(replica));
         walk
     }
@@ -239,27 +232,25 @@ impl Walk {
 
     async fn take(&mut self, step: Step) {
         match step {
-            Step::Post { name, kind, more } => {
+            Step::Post { name, kind, group, more } => {
                 let name = self.name(name);
-                let total = self.account.total(&name, kind, more, self.world.setup.writes);
-                self.post(&name, kind, total).await;
+                let total = self.total(&name, kind, more);
+                self.post_in(group, &name, kind, total).await;
             }
-            Step::PostGenerated { kind, total } => {
+            Step::PostGenerated { kind, group, total } => {
                 let name = format!("web-{}", self.names.len());
                 self.names.push(name.clone());
-                self.post(&name, kind, total).await;
+                self.post_in(group, &name, kind, total).await;
             }
             Step::Batch { replica, events } => self.post_batch(self.replica(replica), &events).await,
-            Step::Patch { name, growth, message } => self.patch(&self.name(name), growth, message).await,
+            Step::Patch { name, growth } => self.patch(&self.name(name), growth).await,
             Step::Delete { replica, name, posts, answer } => {
                 self.delete(self.replica(replica), &self.name(name), posts, answer).await;
             }
             Step::Label { replica, name, form } => {
                 self.label(self.replica(replica), &self.name(name), form).await;
             }
-            Step::Set { name, posts, set, form } if !self.is_plain() => {
-                self.set(&self.name(name), posts, set, form).await;
-            }
+            Step::Set { name, posts, set, form } => self.set(&self.name(name), posts, set, form).await,
             Step::Pass { milliseconds } => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
             Step::Settle => self.settle().await,
             // With plain writes a late patch sets the count back.
@@ -269,78 +260,82 @@ impl Walk {
             Step::Kill { replica } => self.kill(self.replica(replica)).await,
             Step::End { replica, ending } => self.end(self.replica(replica), ending).await,
             Step::Reach(up) => self.world.fake.set_up(up),
-            Step::Fill { replica, room } => self.fill(self.replica(replica), room).await,
-            Step::Edit { kind, more, annotations } if !self.is_plain() => {
+            Step::Fill { replica, room: Room::None } => self.world.fill(self.replica(replica)),
+            Step::Fill { replica, room: Room::Some } => self.world.make_room(self.replica(replica)).await,
+            // With plain writes, another writer's count is overwritten.
+            Step::Edit { kind, more, annotations } if more == 0 || !self.is_plain() => {
                 self.put_upstream(kind, more, annotations).await;
             }
-            Step::DeleteUpstream { kind } if self.world.setup.replicas == 1 && !self.is_plain() => {
+            Step::DeleteUpstream { kind } if self.world.setup.replicas == 1 => {
                 self.delete_upstream(kind);
             }
             Step::CreateUpstream { kind, count } if self.world.setup.replicas == 1 && !self.is_plain() => {
                 self.create_upstream(kind, count);
             }
-            Step::Set { .. } | Step::Edit { .. } | Step::DeleteUpstream { .. } | Step::CreateUpstream { .. } => {}
+            Step::Edit { .. } | Step::DeleteUpstream { .. } | Step::CreateUpstream { .. } => {}
         }
     }
 
-    /// Whether a request was accepted: a full disk refuses it.
-    fn is_accepted(&self, replica: usize, reply: &Reply, status: u16) -> bool {
-        if self.full[replica] && reply.status == 429 {
-            return false;
-        }
-        assert_eq!(reply.status, status, "{}", reply.text);
-        assert!(!reply.is_warned || self.full[replica], "not durable: {}", reply.text);
-        true
+    /// Returns the total of a POST with `more` occurrences.
+    fn total(&self, name: &str, kind: KindId, more: i32) -> i32 {
+        self.account.total(name, kind, more, self.world.setup.writes)
     }
 
     async fn post(&mut self, name: &str, kind: KindId, total: i32) {
-        let body = KINDS[kind].body(&json!({ "name": name }), total).to_string();
-        let replica = self.home(name);
-        let reply = self.process(replica).send("POST", KINDS[kind].path(), JSON, body).await;
-        if self.is_accepted(replica, &reply, 201) {
+        self.post_in(Group::Events, name, kind, total).await;
+    }
+
+    async fn post_in(&mut self, group: Group, name: &str, kind: KindId, total: i32) {
+        let (replica, group) = (self.home(name), KINDS[kind].group(group));
+        let body = KINDS[kind].body_in(group, &json!({ "name": name }), total).to_string();
+        let reply = self.process(replica).send("POST", group.path(), JSON, body).await;
+        if self.world.is_accepted(replica, &reply, 201) {
             self.account.post(name, kind, total);
         }
     }
 
-    async fn post_batch(&mut self, replica: usize, events: &[(NameId, KindId)]) {
-        let mut lines = String::new();
-        for (name, kind) in events {
-            lines += &format!("{}\n", KINDS[*kind].body(&json!({ "name": self.name(*name) }), 1));
+    async fn post_batch(&mut self, replica: usize, events: &[(NameId, KindId, i32)]) {
+        let (mut lines, before) = (String::new(), self.account.clone());
+        for (name, kind, more) in events {
+            let name = self.name(*name);
+            // Only the client's own replica knows how far it has counted.
+            let total = if self.home(&name) == replica { self.total(&name, *kind, *more) } else { 1 };
+            lines += &format!("{}\n", KINDS[*kind].body(&json!({ "name": name }), total));
+            self.account.post_in_batch(&name, *kind, total);
         }
         let reply = self.process(replica).send("POST", BATCH, JSON, lines).await;
-        if !self.is_accepted(replica, &reply, 200) {
+        let refused = reply.text.lines().filter(|line| line.contains("status")).count();
+        if self.world.is_accepted(replica, &reply, 200) && refused == 0 {
             return;
         }
-        for (line, (name, kind)) in reply.text.lines().zip(events) {
-            if !line.contains("status") {
-                self.account.post_in_batch(&self.name(*name), *kind);
-            } else {
-                assert!(self.full[replica], "{line}");
-            }
-        }
+        assert!(self.world.full[replica] && (reply.status == 429 || refused == events.len()), "{}", reply.text);
+        self.account = before;
     }
 
-    async fn patch(&mut self, name: &str, growth: i32, message: Message) {
+    async fn patch(&mut self, name: &str, growth: Growth) {
         let known = self.account.known(name);
-        let (kind, before) = known.map_or((0, 1), |known| (known.kind, known.total));
-        let (style, object) = (KINDS[kind].style, KINDS[kind].object);
-        let other = (0..KINDS.len()).filter(|other| (KINDS[*other].style, KINDS[*other].object) == (style, object));
-        let kind =
-            if message == Message::Changed && growth > 0 && style == Style::Old { other.max().unwrap() } else { kind };
-        let body = match style {
-            Style::Old => json!({ "count": before + growth, "message": KINDS[kind].message }),
-            Style::New => json!({ "series": series((before + growth).max(2)) }),
+        let (kind, total) = match known {
+            Some(known) => growth.result(known.kind, known.total),
+            None => (0, self.total(name, 0, growth.by)),
         };
-        let total = body["count"].as_i64().or(body["series"]["count"].as_i64()).unwrap();
-        let (replica, path) = (self.home(name), format!("{EVENTS}/{name}"));
-        let reply = self.process(replica).send("PATCH", &path, STRATEGIC_MERGE, body.to_string()).await;
-        if known.is_none() {
-            assert!(reply.status == 404 || self.full[replica] && reply.status == 429, "{name}: {}", reply.text);
+        // A whole event that is missing is posted, which its API group must allow.
+        let posts = known.is_none() && growth.shape == Shape::Whole;
+        let growth = if posts { Growth { group: Group::Core, ..growth } } else { growth };
+        let replica = self.home(name);
+        let (path, content_type, body) = growth.request(name, kind, total);
+        let reply = self.process(replica).send("PATCH", &path, content_type, body).await;
+        if growth.is_refused(kind) {
+            assert!(reply.status >= 400, "{name}: {}", reply.text);
+        } else if posts {
+            if self.world.is_accepted(replica, &reply, 200) {
+                self.account.post(name, kind, total);
+            }
+        } else if known.is_none() {
+            assert!(reply.status == 404 || self.world.full[replica] && reply.status == 429, "{name}: {}", reply.text);
             // As client-go does.
-            let total = self.account.total(name, kind, growth, self.world.setup.writes);
             self.post(name, kind, total).await;
-        } else if self.is_accepted(replica, &reply, 200) {
-            self.account.patch(name, kind, i32::try_from(total).unwrap());
+        } else if self.world.is_accepted(replica, &reply, 200) {
+            self.account.patch(name, kind, total);
         }
     }
 
@@ -349,28 +344,9 @@ impl Walk {
         self.account.watch();
     }
 
-    /// Leaves room on the disk until the spool has everything.
-    async fn make_room(&mut self, replica: usize) {
-        self.world.disks[replica].set_full(false);
-        self.full[replica] = false;
-        let Some(spool) = self.process(replica).spool.clone() else { return };
-        while !spool.durable().await {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-
-    async fn fill(&mut self, replica: usize, room: Room) {
-        if room == Room::None && self.world.setup.spool {
-            self.world.disks[replica].set_full(true);
-            self.full[replica] = true;
-        } else {
-            self.make_room(replica).await;
-        }
-    }
-
     /// Brings a process to a state from which the next one can know everything.
     async fn prepare(&mut self, replica: usize) {
-        self.make_room(replica).await;
+        self.world.make_room(replica).await;
         let is_bare = |event: &Event| {
             let mut annotations = event.metadata.rare.iter().flat_map(|rare| rare.annotations.keys());
             !annotations.any(|key| key.starts_with("tally.eventweir/"))
@@ -436,6 +412,10 @@ impl Walk {
         // After a DELETE without an answer, a missing record is taken for the one that it has deleted.
         let is_known = !self.account.is_unread(kind) && !self.account.is_unknown(kind);
         let Some(event) = self.only(kind).filter(|_| is_known) else { return };
+        // Its late execution would restore the record.
+        if self.world.is_create_late() {
+            return;
+        }
         self.world.fake.delete(&event);
         self.account.delete_upstream(kind, &event.metadata.name, self.waiting(kind));
     }

@@ -237,7 +237,7 @@ impl Correlator {
                     observation.resource_version = resource_version.clone();
                     observation.first_timestamp = *first_timestamp;
                     observation.count = observation.count.saturating_add(*count_moved);
-                    observation.tag = *tag;
+                    observation.tag = tag.unwrap_or(observation.tag);
                     observation.stored = true;
                 });
             }
@@ -267,8 +267,8 @@ pub enum Settled {
         first_timestamp: Option<crate::event::Time>,
         /// By how much its count there differs from the written count, because of another writer or of admission.
         count_moved: i32,
-        /// Occurrences that its tag counts.
-        tag: u64,
+        /// Occurrences that its tag counts; `None` if nothing shows that it has changed.
+        tag: Option<u64>,
     },
     /// A write was refused finally: the record continues from this count.
     CountReset(i32),

@@ -354,7 +354,7 @@ fn feedback(id: RecordId, record: &Record, count_moved: i64) -> Feedback {
         resource_version: record.stand.held().map(|held| held.version.clone()).unwrap_or_default(),
         first_timestamp: record.event.first_timestamp,
         count_moved: i32::try_from(count_moved).unwrap_or(if count_moved < 0 { i32::MIN } else { i32::MAX }),
-        tag: if record.is_inherited { 0 } else { record.settled() },
+        tag: Some(if record.is_inherited { 0 } else { record.settled() }),
     };
     Feedback { source: record.source, key: record.key, record: id, settled }
 }

@@ -84,7 +84,7 @@ impl Shard {
                         resource_version: event.metadata.resource_version.clone(),
                         first_timestamp: event.first_timestamp,
                         count_moved,
-                        tag: self.outbox.settled(handle.record).unwrap_or(0),
+                        tag: self.outbox.settled(handle.record),
                     };
                     self.tell(&handle, &settled);
                 }

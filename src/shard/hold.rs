@@ -126,10 +126,7 @@ impl Shard {
             first_timestamp: stored.first_timestamp,
             count_moved: moved,
             // A PUT may bring back an older tag.
-            tag: self
-                .outbox
-                .tag_count(handle.record, stored)
-                .unwrap_or_else(|| self.outbox.settled(handle.record).unwrap_or(0)),
+            tag: self.outbox.tag_count(handle.record, stored).or_else(|| self.outbox.settled(handle.record)),
         };
         self.tell(handle, &settled);
         self.outbox.resume(handle.record, now);
@@ -326,5 +323,27 @@ mod tests {
         // With the message of the occurrence, which the replaced record's key does not determine.
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13 && patch.message == "m"));
         assert!(shard.balance().is_exact());
+    }
+
+    /// Fault: with plain writes it began again with count 1, as if this process had not counted on it.
+    #[test]
+    fn a_labelled_record_that_another_writer_deletes_is_created_with_its_running_count() {
+        let (mut shard, policy) = setup();
+        let now = Now::at(1_000_000_000);
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        shard.settle(write.record, stored(write.request), now);
+        // Its coalescing interval ends.
+        let now = Now::at(3_600_000_000_000);
+        assert_eq!(shard.next_write(now), None);
+        let mut labelled = event("a");
+        labelled.metadata.resource_version = "7".into();
+        let handle = shard.hold(&labelled, "a", Lead::Name, now, &policy).unwrap();
+        shard.follow(&handle, &labelled, Line::Unstated, now);
+        labelled.metadata.resource_version = "8".into();
+        shard.learn_gone(&labelled, now, &policy);
+        shard.accept(event("b"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        assert!(matches!(write.request, Request::Create { event, .. } if event.count == 2));
     }
 }

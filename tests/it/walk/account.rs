@@ -48,8 +48,10 @@ struct Tally {
 pub(super) struct Account {
     kinds: [Tally; KINDS.len()],
     clients: BTreeMap<String, Client>,
-    /// Names that the process of their client knows.
-    aliases: BTreeSet<String>,
+    /// The replica that each client uses.
+    homes: BTreeMap<String, usize>,
+    /// Names that a replica knows, with the client's state at its last request to it.
+    aliases: BTreeMap<(String, usize), Client>,
     /// Lines about which nothing is promised once the alias is lost.
     unsure: BTreeSet<(String, Line)>,
     /// Lines that were ever used.
@@ -64,7 +66,35 @@ impl Account {
 
     /// Returns the client's event if its process knows it.
     pub(super) fn known(&self, name: &str) -> Option<Client> {
-        self.clients.get(name).filter(|_| self.aliases.contains(name)).copied()
+        let known = self.known_at(name, self.home(name))?;
+        // It may have counted on at another replica.
+        let client = self.clients.get(name).filter(|client| line(client.kind) == line(known.kind));
+        Some(Client { total: client.map_or(known.total, |client| client.total), ..known })
+    }
+
+    /// Returns the client's event as a replica knows it.
+    pub(super) fn known_at(&self, name: &str, replica: usize) -> Option<Client> {
+        self.aliases.get(&(name.to_owned(), replica)).copied()
+    }
+
+    /// Returns the replica that a client uses.
+    pub(super) fn home(&self, name: &str) -> usize {
+        self.homes.get(name).copied().unwrap_or(0)
+    }
+
+    /// The client of a name uses a replica from now on.
+    pub(super) fn move_to(&mut self, name: &str, replica: usize) {
+        self.homes.insert(name.to_owned(), replica);
+    }
+
+    /// Whether nothing is promised about a line of this name.
+    pub(super) fn is_unsure(&self, name: &str) -> bool {
+        self.unsure.iter().any(|(unsure, _)| unsure == name)
+    }
+
+    fn tell(&mut self, name: &str, client: Client) {
+        self.aliases.insert((name.to_owned(), self.home(name)), client);
+        self.clients.insert(name.to_owned(), client);
     }
 
     /// Whether another writer has deleted the record of a kind.
@@ -91,8 +121,8 @@ impl Account {
         if more == 0 {
             return 1;
         }
-        if let Some(client) = client.filter(|_| self.aliases.contains(name)) {
-            return client.total + more;
+        if let Some(known) = self.known(name).filter(|known| line(known.kind) == of.1) {
+            return known.total + more;
         }
         let is_sure = !self.unsure.contains(&of) && (writes == Writes::Exact || !self.used.contains(&of));
         match (is_sure, self.counted(name, of.1)) {
@@ -113,8 +143,7 @@ impl Account {
             None => total - self.counted(name, line(kind)),
         };
         let brought = if has_series { brought.max(0) } else { brought.max(1) };
-        self.clients.insert(name.to_owned(), Client { kind, total, has_series });
-        self.aliases.insert(name.to_owned());
+        self.tell(name, Client { kind, total, has_series });
         self.happen(name, kind, brought, total);
     }
 
@@ -129,9 +158,9 @@ impl Account {
 
     /// Notes a PATCH of a known name.
     pub(super) fn patch(&mut self, name: &str, kind: KindId, total: i32) {
-        let grown = total - self.clients[name].total;
+        let grown = total - self.known(name).unwrap().total;
         let has_series = KINDS[kind].style == Style::New;
-        self.clients.insert(name.to_owned(), Client { kind, total, has_series });
+        self.tell(name, Client { kind, total, has_series });
         self.happen(name, kind, grown.max(0), total);
     }
 
@@ -182,10 +211,17 @@ impl Account {
         }
     }
 
-    /// The process of a client has forgotten its name.
-    pub(super) fn forget(&mut self, name: &str) {
-        self.aliases.remove(name);
-        self.clients.remove(name);
+    /// A replica has forgotten all names.
+    pub(super) fn forget_all(&mut self, replica: usize) {
+        self.aliases.retain(|(_, home), _| *home != replica);
+    }
+
+    /// A replica has forgotten a name.
+    pub(super) fn forget(&mut self, name: &str, replica: usize) {
+        self.aliases.remove(&(name.to_owned(), replica));
+        if self.home(name) == replica {
+            self.clients.remove(name);
+        }
     }
 
     /// A DELETE of the record of a kind has got no answer.
@@ -209,8 +245,9 @@ impl Account {
         let live = self.live(kind);
         let live = if (stored..=live).contains(&count.into()) { live } else { count.into() };
         self.forget_lines(kind);
-        self.kinds[kind] = Tally { own: live, is_counted_here: true, ..Tally::default() };
-        self.clients.insert(name.to_owned(), Client { kind, total: count, has_series: false });
+        let remembered = std::mem::take(&mut self.kinds[kind].remembered);
+        self.kinds[kind] = Tally { own: live, is_counted_here: true, remembered, ..Tally::default() };
+        self.tell(name, Client { kind, total: count, has_series: false });
         self.unsure.insert((name.to_owned(), line(kind)));
         self.used.insert((name.to_owned(), line(kind)));
     }
@@ -279,11 +316,16 @@ impl Account {
         self.kinds[kind] = Tally { own, others: count.into(), is_unread: true, ..Tally::default() };
     }
 
-    /// The watch has shown which records are gone.
+    /// The watch has shown which records are gone, and what other writers have changed.
     pub(super) fn watch(&mut self) {
-        for tally in &mut self.kinds {
-            (tally.is_known_gone, tally.is_unread) = (tally.gone.is_some(), false);
-        }
+        self.watch_gone();
+        // A restored record is read only before its next write.
+        self.kinds.iter_mut().for_each(|tally| tally.is_unread &= tally.is_restored);
+    }
+
+    /// The watch has shown which records are gone.
+    pub(super) fn watch_gone(&mut self) {
+        self.kinds.iter_mut().for_each(|tally| tally.is_known_gone = tally.gone.is_some());
     }
 
     /// The next process has restored a waiting record of a kind.
@@ -291,13 +333,14 @@ impl Account {
         self.kinds[kind].is_restored = true;
     }
 
-    /// A process has ended, and its clients' names are forgotten. `shown` is what the upstream shows of each kind, if
+    /// A process has ended, and these names are forgotten. `shown` is what the upstream shows of each kind, if
     /// what waited is lost.
     pub(super) fn restart(&mut self, names: &[String], shown: Option<[i64; KINDS.len()]>) {
-        self.aliases.retain(|name| !names.contains(name));
+        self.aliases.retain(|(name, _), _| !names.contains(name));
         for kind in 0..KINDS.len() {
             let tally = &mut self.kinds[kind];
-            (tally.gone, tally.is_known_gone, tally.is_unread) = (None, false, false);
+            (tally.gone, tally.is_known_gone) = (None, false);
+            tally.is_unread &= shown.is_none();
             (tally.is_counted_here, tally.is_restored) = (false, false);
             let Some(shown) = shown.map(|shown| shown[kind]) else { continue };
             assert!(shown <= tally.own + tally.others, "{kind}: {shown} {tally:?}");

@@ -120,6 +120,16 @@ impl Walk {
         self.account.set(name, kind, count, stored);
     }
 
+    /// Moves a client to a replica that has read what the others have written.
+    pub(super) async fn move_to(&mut self, replica: usize, name: &str) {
+        if replica == self.home(name) || self.account.is_unsure(name) {
+            return;
+        }
+        self.settle().await;
+        self.watch(replica);
+        self.account.move_to(name, replica);
+    }
+
     /// POSTs occurrences under a name and DELETEs it, where it is clear which records that means.
     pub(super) async fn delete(&mut self, replica: usize, name: &str, posts: usize, answer: Answer) {
         self.settle().await;
@@ -129,18 +139,25 @@ impl Walk {
         let stored = self.world.fake.events();
         let own = stored.iter().find(|event| event.metadata.name == name).map(kind_of);
         let is_home = self.home(name) == replica;
-        let known = self.account.known(name).map(|known| known.kind).filter(|kind| self.account.live(*kind) > 0);
+        let known = self.account.known_at(name, replica).map(|known| known.kind);
+        let known = known.filter(|kind| self.account.live(*kind) > 0);
+        // It may have found the record again, by the watch.
+        let unknown = known.filter(|kind| self.account.is_unknown(*kind) && Some(*kind) != own);
         let known = known.filter(|kind| !self.account.is_unknown(*kind));
-        let mut kinds: Vec<KindId> = own.into_iter().chain(known.filter(|_| is_home)).collect();
+        let mut kinds: Vec<KindId> = own.into_iter().chain(known).collect();
         kinds.dedup();
         let number = |kind: KindId| stored.iter().filter(|event| kind_of(event) == kind).count();
         let is_gone = (0..KINDS.len()).any(|kind| self.account.is_gone(kind));
         let is_clear = self.world.setup.replicas == 1 || self.world.setup.spool;
-        if !is_clear || is_gone || self.world.fake.is_taken(name) || kinds.iter().any(|kind| number(*kind) > 1) {
+        if !is_clear
+            || is_gone
+            || self.world.fake.is_taken(name)
+            || kinds.iter().chain(&unknown).any(|kind| number(*kind) > 1)
+        {
             return;
         }
         // With plain writes, a record that its process does not know any more is not told from another writer's.
-        if answer != Answer::Given && (kinds.len() != 1 || self.is_plain()) {
+        if answer != Answer::Given && (kinds.len() != 1 || unknown.is_some() || self.is_plain()) {
             return;
         }
         if let Some(kind) = known.filter(|_| is_home && answer != Answer::Given) {
@@ -157,11 +174,11 @@ impl Walk {
         let was_met = self.world.deletes.lock().take().is_none();
         match answer {
             Answer::Given => {
+                let left = shown(&self.world.fake.events());
+                kinds.extend(unknown.filter(|kind| left[*kind] == 0));
                 assert_eq!(reply.status, if kinds.is_empty() { 404 } else { 200 }, "{name}: {}", reply.text);
                 self.account.delete(&kinds);
-                if is_home {
-                    self.account.forget(name);
-                }
+                self.account.forget(name, replica);
             }
             Answer::Lost => {
                 assert!(was_met && reply.status >= 500, "{name}: {}", reply.text);
@@ -182,6 +199,9 @@ impl Walk {
         if annotations == Annotations::Dropped {
             // It is not known how much of a write in doubt such an event includes.
             self.settle().await;
+            if !self.is_proven() {
+                return;
+            }
         }
         let stored = self.world.fake.events();
         let Some(event) = stored.iter().find(|event| kind_of(event) == kind && event.count + more > 0) else { return };

@@ -4,8 +4,10 @@
 mod changes;
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
+use eventweir::correlator::{self, Matches, Naming, Pattern, Policy, Rule, Suppression};
 use eventweir::event::Event;
 use eventweir::ledger::Why;
 use eventweir::outbox::LostReason;
@@ -102,6 +104,12 @@ enum Step {
         replica: usize,
         room: Room,
     },
+    /// A process reads other rules.
+    Reload {
+        replica: usize,
+        base: Suppression,
+        special: Option<(Suppression, Naming)>,
+    },
     /// Another writer adds occurrences to a record; with 0 it changes nothing but its version.
     Edit {
         kind: KindId,
@@ -153,6 +161,9 @@ fn step() -> impl Strategy<Value = Step> {
     let answer = prop::sample::select(vec![Answer::Given, Answer::Lost, Answer::Refused]);
     let form = || prop::sample::select(vec![Form::Strategic, Form::Merge, Form::Json, Form::Apply, Form::Put]);
     let set = prop_oneof![Just(Set::Shown), Just(Set::Stored), (1..9_i32).prop_map(Set::To)];
+    let suppression = || prop::sample::select(vec![Suppression::Defer, Suppression::Drop]);
+    let naming = prop::sample::select(vec![Naming::Client, Naming::Deterministic]);
+    let special = prop::option::of((suppression(), naming));
     let annotations = prop_oneof![3 => Just(Annotations::Kept), 1 => Just(Annotations::Dropped)];
     prop_oneof![
         8 => (name(), kind(), group(), more())
@@ -177,6 +188,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (replica(), ending).prop_map(|(replica, ending)| Step::End { replica, ending }),
         1 => any::<bool>().prop_map(Step::Reach),
         1 => (replica(), room).prop_map(|(replica, room)| Step::Fill { replica, room }),
+        1 => (replica(), suppression(), special)
+            .prop_map(|(replica, base, special)| Step::Reload { replica, base, special }),
         2 => (kind(), -1..3_i32, annotations)
             .prop_map(|(kind, more, annotations)| Step::Edit { kind, more, annotations }),
         1 => kind().prop_map(|kind| Step::DeleteUpstream { kind }),
@@ -277,6 +290,7 @@ impl Walk {
             Step::Reach(up) => self.world.fake.set_up(up),
             Step::Fill { replica, room: Room::None } => self.world.fill(self.replica(replica)),
             Step::Fill { replica, room: Room::Some } => self.world.make_room(self.replica(replica)).await,
+            Step::Reload { replica, base, special } => self.reload(self.replica(replica), base, special),
             // With plain writes, another writer's count is overwritten.
             Step::Edit { kind, more, annotations } if more == 0 || !self.is_plain() => {
                 self.put_upstream(kind, more, annotations).await;
@@ -352,6 +366,22 @@ impl Walk {
         } else if self.world.is_accepted(replica, &reply, 200) {
             self.account.patch(name, kind, total);
         }
+    }
+
+    /// Reads a policy with a rule for old-style events. Nothing is dropped, because budgets have enough tokens.
+    fn reload(&self, replica: usize, base: Suppression, special: Option<(Suppression, Naming)>) {
+        let Setup { settings, policy, .. } = &self.world.setup;
+        if policy.base.burst_size < 1000 {
+            return;
+        }
+        let rule = |(suppression, naming)| {
+            let settings = correlator::Settings { suppression, naming, ..correlator::Settings::clone(&policy.base) };
+            let matches = Matches { component: vec![Pattern::Exact("kubelet".into())], ..Matches::default() };
+            Rule { matches, settings: Arc::new(settings) }
+        };
+        let base = correlator::Settings { suppression: base, ..correlator::Settings::clone(&policy.base) };
+        let policy = Policy { base: Arc::new(base), rules: special.map(rule).into_iter().collect() };
+        self.process(replica).shards.reload(settings, policy);
     }
 
     fn watch(&mut self, replica: usize) {

@@ -469,7 +469,6 @@ pub struct Healthcheck {
 
 impl Flags {
     /// Returns the flags as overrides of the configuration.
-    #[must_use]
     pub fn into_overrides(self) -> Overrides {
         let flags = [
             ("--listen", "listen", self.listen),

@@ -14,7 +14,6 @@ use crate::config::{Log, LogFormat};
 pub struct Handle(reload::Handle<EnvFilter, Registry>);
 
 /// Starts the log. Call it once.
-#[must_use]
 pub fn start(log: &Log) -> Handle {
     let (filter, handle) = reload::Layer::new(filter(&log.level));
     let output = fmt::layer().with_writer(std::io::stderr);

@@ -59,7 +59,6 @@ impl Metrics {
 }
 
 /// Renders all metrics of the registry in Prometheus' text format.
-#[must_use]
 pub fn render(registry: &Registry) -> String {
     TextEncoder::new().encode_to_string(&registry.gather()).unwrap_or_default()
 }

@@ -159,7 +159,6 @@ fn by_name(groups: &[Group]) -> BTreeMap<Name, Totals> {
 
 impl Shadow {
     /// Creates a handle without a shadow, and the task to run.
-    #[must_use]
     pub fn new(shards: Shards, secret: KeySecret) -> (Self, Runner) {
         let (sender, shown) = mpsc::channel(QUEUE);
         let (run, changed) = (Mutex::default(), Notify::new());
@@ -186,7 +185,6 @@ impl Shadow {
     }
 
     /// Returns the difference in the visible namespaces; `None` without a shadow.
-    #[must_use]
     pub fn difference(&self, is_seen: &dyn Fn(&str) -> bool) -> Option<Difference> {
         let Inner { shards, run, .. } = &*self.0;
         let now = shards.clock().now();

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A failure, with its fields in the apiserver's order.
+#[must_use]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -70,40 +71,34 @@ const fn is_zero(number: &u32) -> bool {
 
 impl Status {
     /// Returns a failure with a code, a reason and a message.
-    #[must_use]
     pub fn new(code: u16, reason: &str, message: impl Into<String>) -> Self {
         Self { message: message.into(), reason: reason.to_owned(), details: None, code, continue_token: String::new() }
     }
 
     /// Adds details.
-    #[must_use]
     pub fn with_details(mut self, details: StatusDetails) -> Self {
         self.details = Some(details);
         self
     }
 
     /// Returns the 404 `events "x" not found`. `resource` is `events` or `namespaces`, `group` its API group.
-    #[must_use]
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
         Self::about(404, "NotFound", [group, resource, name], |resource| format!("{resource} \"{name}\" not found"))
     }
 
     /// Returns the 409 `events "x" already exists`.
-    #[must_use]
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
         let say = |resource: &str| format!("{resource} \"{name}\" already exists");
         Self::about(409, "AlreadyExists", [group, resource, name], say)
     }
 
     /// Returns the 409 `Operation cannot be fulfilled on events "x": …`.
-    #[must_use]
     pub fn conflict(group: &str, name: &str, text: &str) -> Self {
         let say = |resource: &str| format!("Operation cannot be fulfilled on {resource} \"{name}\": {text}");
         Self::about(409, "Conflict", [group, "events", name], say)
     }
 
     /// Returns the 409 of a write that states another version than the stored one.
-    #[must_use]
     pub fn outdated(group: &str, name: &str) -> Self {
         let text = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(group, name, text)
@@ -128,20 +123,17 @@ impl Status {
 
     /// Returns a 429 with `retryAfterSeconds`. Ingest adds the `Retry-After` header, without which clients do not
     /// retry.
-    #[must_use]
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self::new(429, "TooManyRequests", message)
             .with_details(StatusDetails { retry_after_seconds, ..StatusDetails::default() })
     }
 
     /// Whether one of the causes has this reason, such as `NamespaceTerminating`.
-    #[must_use]
     pub fn has_cause(&self, reason: &str) -> bool {
         self.details.as_ref().is_some_and(|details| details.causes.iter().any(|cause| cause.reason == reason))
     }
 
     /// Returns the whole document, with `kind` and `apiVersion` first, as the apiserver does.
-    #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(&self.document()).unwrap_or_default()
     }
@@ -169,7 +161,6 @@ impl Status {
 }
 
 /// Returns the `Status` of a success, which answers a DELETE.
-#[must_use]
 pub fn success_json(details: &StatusDetails) -> Vec<u8> {
     let document = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,

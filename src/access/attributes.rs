@@ -34,7 +34,6 @@ pub enum Target {
 
 impl Attributes {
     /// Attributes of a create of events in a namespace.
-    #[must_use]
     pub fn to_create(group: &'static str, namespace: &str) -> Self {
         let (namespace, name) = (namespace.into(), SmolStr::default());
         Self {
@@ -68,7 +67,6 @@ impl Attributes {
     }
 
     /// Returns a 403 in the apiserver's words (`responsewriters.ForbiddenStatusError`).
-    #[must_use]
     pub fn forbidden(&self, user: &str, reason: &str) -> Status {
         let Self { verb, target } = self;
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };

@@ -36,7 +36,6 @@ pub(crate) enum Extent {
 
 impl Binding {
     /// Whether the sources of this caller are checked.
-    #[must_use]
     pub(crate) fn binds(&self, caller: &Caller) -> bool {
         self.is_on && (caller.name.starts_with(NODE) || caller.name.starts_with(SERVICE_ACCOUNT))
     }

@@ -30,7 +30,6 @@ pub struct Caller {
 
 impl Caller {
     /// Returns the caller of requests without credentials.
-    #[must_use]
     pub fn anonymous() -> Self {
         Self {
             name: SmolStr::new_static(ANONYMOUS),

@@ -143,13 +143,11 @@ impl Default for AccessReview {
 
 impl Settings {
     /// Whether callers must authenticate.
-    #[must_use]
     pub const fn authenticates(&self) -> bool {
         self.certificates || self.tokens.is_on
     }
 
     /// Whether requests need authorisation.
-    #[must_use]
     pub const fn authorizes(&self) -> bool {
         self.reviews.is_on || !self.policy.is_empty()
     }
@@ -185,7 +183,6 @@ struct Live {
 
 impl Access {
     /// Creates the state for these settings.
-    #[must_use]
     pub fn new(settings: Settings, ask: Ask, clock: Clock, secret: KeySecret, metrics: Metrics) -> Self {
         let turns = Turns::new(settings.fairness, metrics.gauges());
         let limits = Arc::new(Limits::new(settings.limits.clone(), clock.clone()));
@@ -223,14 +220,12 @@ impl Access {
     }
 
     /// Whether callers must authenticate.
-    #[must_use]
     pub fn authenticates(&self) -> bool {
         self.0.authenticates
     }
 
     /// Whether new settings would let every authenticated caller do everything, unlike the active ones: a file may have
     /// been read while it was written.
-    #[must_use]
     pub fn would_open(&self, new: &Settings) -> bool {
         let old = self.0.live.load();
         self.0.authenticates && !old.settings.reviews.is_on && !old.settings.policy.is_empty() && new.policy.is_empty()

@@ -22,7 +22,6 @@ labelled! {
 
 impl Review {
     /// Returns the path of the resource in the apiserver.
-    #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
             Self::Token => "/apis/authentication.k8s.io/v1/tokenreviews",

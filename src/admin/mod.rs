@@ -77,7 +77,6 @@ pub struct Access {
 
 impl Admin {
     /// Creates the endpoints of these parts.
-    #[must_use]
     pub fn new(
         registry: Registry,
         shards: Shards,

@@ -353,31 +353,26 @@ impl App {
     }
 
     /// Returns the TCP address to which components post; an unspecified one with a Unix domain socket.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address.tcp().unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
     /// Returns the address of the admin port.
-    #[must_use]
     pub const fn admin_address(&self) -> SocketAddr {
         self.admin_address
     }
 
     /// Returns the shards.
-    #[must_use]
     pub const fn shards(&self) -> &Shards {
         &self.shards
     }
 
     /// Returns the upstream.
-    #[must_use]
     pub const fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
     /// Returns all metrics in Prometheus' text format.
-    #[must_use]
     pub fn metrics_text(&self) -> String {
         crate::metrics::render(&self.registry)
     }
@@ -388,7 +383,6 @@ impl App {
     }
 
     /// Returns the active log level.
-    #[must_use]
     pub fn log_level(&self) -> smol_str::SmolStr {
         self.config.lock().log.level.clone()
     }

@@ -82,7 +82,6 @@ pub enum Error {
 
 impl Error {
     /// Returns the exit code of the program.
-    #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Input(_) | Self::Start(app::Error::Upstream(_)) => ExitCode::from(USAGE),
@@ -99,7 +98,6 @@ impl Error {
 }
 
 /// Prints a message of clap: help and version exit 0, wrong flags 64.
-#[must_use]
 pub fn usage(error: &clap::Error) -> ExitCode {
     match error.print() {
         Ok(()) if !error.use_stderr() => ExitCode::SUCCESS,

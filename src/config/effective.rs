@@ -42,7 +42,6 @@ pub struct ReloadDiff {
 
 impl ReloadDiff {
     /// True when nothing differs.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.at_run_time.is_empty() && self.at_restart.is_empty()
     }
@@ -51,20 +50,17 @@ impl ReloadDiff {
 impl Config {
     /// The effective values as a YAML file. Fields without a value of their own, such as the path of a kubeconfig, are
     /// left out.
-    #[must_use]
     pub fn to_yaml(&self) -> String {
         serde_saphyr::to_string(&self.tree()).unwrap_or_else(|error| format!("# {error}\n"))
     }
 
     /// Sixteen hex digits that equal configurations share, on every machine and in every version that knows the same
     /// keys.
-    #[must_use]
     pub fn hash(&self) -> String {
         format!("{:016x}", hash_of(self.to_yaml().as_bytes()))
     }
 
     /// Returns the fields that `new` changes. Rules count as one field, `correlation.rules`.
-    #[must_use]
     pub fn reload_diff(&self, new: &Self) -> ReloadDiff {
         let [old, new] = [self, new].map(|config| {
             let mut found = BTreeMap::new();

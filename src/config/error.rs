@@ -43,7 +43,6 @@ pub(super) enum Problem {
 
 impl Errors {
     /// Whether there is no error.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }

@@ -81,7 +81,6 @@ pub(super) fn divide(config: &mut Config, bytes: NonZeroUsize) {
 }
 
 /// Returns the kernel's memory limit of the container that the program runs in (cgroup v2, or v1).
-#[must_use]
 pub fn container_memory() -> Option<NonZeroUsize> {
     let files = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let text = files.into_iter().find_map(|file| std::fs::read_to_string(file).ok())?;

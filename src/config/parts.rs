@@ -30,7 +30,6 @@ pub struct Tls {
 
 impl Tls {
     /// Returns the settings of the listener; `None` without TLS.
-    #[must_use]
     pub fn settings(&self) -> Option<tls::Settings> {
         let identity = match (&self.files, &self.self_signed_dir) {
             (Some((certificate, key)), _) => Identity::Files { certificate: certificate.clone(), key: key.clone() },
@@ -152,7 +151,6 @@ impl Shards {
     const AUTO_MAX: usize = 64;
 
     /// Returns the number on a machine with `cores`.
-    #[must_use]
     pub fn count(self, cores: NonZeroUsize) -> NonZeroUsize {
         match self {
             Self::Auto => {

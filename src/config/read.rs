@@ -118,7 +118,6 @@ impl Config {
 
     /// The JSON schema of the file, for editors and the Helm chart. It refuses unknown keys, wrong types, and numbers
     /// out of range. Only the program checks ranges of durations, sizes and rates, and conflicts between values.
-    #[must_use]
     pub fn json_schema() -> Json {
         let mut schema = Self::default().read_nothing(&Collector::of_schema()).schema();
         if let Some(root) = schema.as_object_mut() {

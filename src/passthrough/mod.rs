@@ -73,7 +73,6 @@ struct Inner {
 
 impl Passthrough {
     /// Pass-through to the apiserver of `forwarder`, until `stop`.
-    #[must_use]
     pub fn new(
         settings: Settings,
         forwarder: Forwarder,

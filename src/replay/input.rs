@@ -152,20 +152,17 @@ impl<'r> Recording<'r> {
     }
 
     /// Returns the detected format.
-    #[must_use]
     pub const fn format(&self) -> Format {
         self.format
     }
 
     /// Returns the bytes of the documents read so far.
-    #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns the number of an audit log's requests without information about their event: they have no body, or patch
     /// an event that is not in the log.
-    #[must_use]
     pub const fn without_body(&self) -> u64 {
         self.without_body
     }

@@ -91,7 +91,6 @@ pub struct Fate {
 
 impl Fate {
     /// Returns all occurrences that are accounted for.
-    #[must_use]
     pub const fn total(&self) -> u64 {
         self.shown + self.waiting + self.lost + self.rejected
     }
@@ -180,7 +179,6 @@ pub enum Until {
 }
 
 /// Returns settings that equal client-go's behaviour: nothing is deferred or coalesced.
-#[must_use]
 pub fn client_go() -> (Policy, shard::Settings) {
     let settings = crate::correlator::Settings {
         suppression: Suppression::Drop,
@@ -193,7 +191,6 @@ pub fn client_go() -> (Policy, shard::Settings) {
 }
 
 /// Returns the time of an event by its members lastTimestamp, eventTime or firstTimestamp, as unix nanoseconds.
-#[must_use]
 pub fn time_of(event: &Event) -> Option<i64> {
     let seconds = |time: Time| time.0.saturating_mul(1_000_000_000);
     let series = event.series.as_ref().and_then(|series| series.last_observed_time);
@@ -286,43 +283,36 @@ impl Comparison {
     }
 
     /// Returns the facts, by number.
-    #[must_use]
     pub fn facts(&self) -> &[(Arc<Fact>, Sent)] {
         &self.facts
     }
 
     /// Returns the number of all occurrences.
-    #[must_use]
     pub fn sent(&self) -> u64 {
         self.facts.iter().map(|(_, sent)| sent.number).sum()
     }
 
     /// Returns the occurrences by minute since the first.
-    #[must_use]
     pub const fn sent_per_minute(&self) -> &BTreeMap<i64, u64> {
         &self.sent
     }
 
     /// Returns the unix nanoseconds of the first and of the newest occurrence.
-    #[must_use]
     pub const fn span(&self) -> Option<(i64, i64)> {
         self.span
     }
 
     /// Whether there were more facts than are counted separately.
-    #[must_use]
     pub const fn is_cut(&self) -> bool {
         self.facts.len() >= FACTS
     }
 
     /// Returns the number of events with an older time than one before them.
-    #[must_use]
     pub const fn out_of_order(&self) -> u64 {
         self.out_of_order
     }
 
     /// Whether every column accounts for every occurrence of every fact.
-    #[must_use]
     pub fn balances(&self) -> bool {
         self.columns.iter().chain(&self.trials).all(|column| {
             let fates = column.fates();
@@ -503,7 +493,6 @@ impl Simulation {
     }
 
     /// Returns the current fates, by number of the fact.
-    #[must_use]
     pub fn fates(&self) -> Vec<Fate> {
         let mut fates = self.fates.clone();
         let facts = self.owed.values().flat_map(|owed| owed.waiting.iter().chain(&owed.dropped));
@@ -516,13 +505,11 @@ impl Simulation {
     }
 
     /// Returns the keys with which a trial changes this configuration.
-    #[must_use]
     pub fn keys_of(&self, trial: Trial) -> String {
         trial.keys(&self.policy)
     }
 
     /// Returns the writes by minute since the first occurrence.
-    #[must_use]
     pub const fn writes_per_minute(&self) -> &BTreeMap<i64, u64> {
         &self.writes
     }

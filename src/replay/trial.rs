@@ -21,7 +21,6 @@ impl Trial {
     pub const ALL: [Self; 2] = [Self::ReasonInSpamKey, Self::SmallBudget];
 
     /// Returns the name, which has the rule's settings.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::ReasonInSpamKey => "spamKey with `reason`",

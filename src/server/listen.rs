@@ -25,7 +25,6 @@ pub enum Address {
 
 impl Address {
     /// Whether only this machine can reach the address.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -34,7 +33,6 @@ impl Address {
     }
 
     /// Returns the TCP address.
-    #[must_use]
     pub const fn tcp(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),

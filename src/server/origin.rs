@@ -24,7 +24,6 @@ pub struct Origins {
 
 impl Origins {
     /// Accepts any host, and the same origin: for an address that other machines reach.
-    #[must_use]
     pub fn any_host() -> Self {
         Self::default()
     }

@@ -30,7 +30,6 @@ pub struct Place {
 
 impl Places {
     /// Creates `most` places, but at most 2^32 - 1; the gauge shows how many are taken.
-    #[must_use]
     pub fn new(most: NonZeroUsize, taken: IntGauge) -> Self {
         let most = u32::try_from(most.get()).unwrap_or(u32::MAX);
         Self { most, free: Arc::new(Semaphore::new(most as usize)), taken }

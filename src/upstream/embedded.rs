@@ -38,21 +38,18 @@ const EXPIRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl Embedded {
     /// Returns an empty store with random uids and names. Its versions begin above those of every earlier start.
-    #[must_use]
     pub fn new(settings: Settings, clock: Clock, metrics: Metrics) -> Self {
         let store = Store::started(settings, fastrand::u64(..), clock.now());
         Self::with_store(store, clock, metrics)
     }
 
     /// Returns an upstream over `store`, which may have a known seed.
-    #[must_use]
     pub fn with_store(store: Store, clock: Clock, metrics: Metrics) -> Self {
         let newest = Arc::new(watch::Sender::new(store.revision()));
         Self { store: Arc::new(Mutex::new(store)), newest, clock, metrics }
     }
 
     /// Whether this namespace exists.
-    #[must_use]
     pub fn has_namespace(&self, namespace: &str) -> bool {
         self.store.lock().has_namespace(namespace)
     }

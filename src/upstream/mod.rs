@@ -86,7 +86,6 @@ impl Upstream {
     }
 
     /// Returns the most recent retryable failure, as text for the log.
-    #[must_use]
     pub fn newest_fault(&self) -> Option<Arc<String>> {
         match self {
             Self::Embedded(_) => None,
@@ -203,7 +202,6 @@ impl Upstream {
     }
 
     /// Whether this namespace can hold events, as far as that is known without a request.
-    #[must_use]
     pub fn has_namespace(&self, namespace: &str) -> bool {
         match self {
             Self::Embedded(embedded) => embedded.has_namespace(namespace),
@@ -218,7 +216,6 @@ impl Verb {
     pub const OF_DELIVERY: [Self; 3] = [Self::Create, Self::Patch, Self::Get];
 
     /// Returns the verb of a record's request.
-    #[must_use]
     pub const fn of(request: &Request) -> Self {
         match request {
             Request::Create { .. } => Self::Create,

@@ -103,7 +103,6 @@ fn series(patch: &Patch) -> Option<EventSeries> {
 impl Patch {
     /// Returns the patch document of core/v1: the claim, which client-go does not have, then those of `count`,
     /// `lastTimestamp` and `message` that change.
-    #[must_use]
     pub fn to_json(&self, claim: Option<&Claim>) -> String {
         document(self, claim, ApiGroup::Core)
     }

@@ -62,7 +62,6 @@ pub(super) fn is_enough(faults: &[Fault]) -> bool {
 
 /// Returns the 422 for an Event. Its message lists equal faults once, its causes list each.
 // DIFFERENCE(apiserver): the apiserver has no limit of faults.
-#[must_use]
 pub fn invalid(name: &str, faults: &[Fault]) -> Status {
     let texts: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.body)).collect();
     let mut seen = HashSet::with_capacity(texts.len());

@@ -14,14 +14,12 @@ impl CipherSuite {
     }
 
     /// Returns Go's name.
-    #[must_use]
     pub fn name(self) -> String {
         // rustls: TLS13_AES_128_GCM_SHA256; Go: TLS_AES_128_GCM_SHA256.
         format!("{:?}", self.0).replacen("TLS13_", "TLS_", 1)
     }
 
     /// Finds a suite by its name. Like Go, also accepts `CHACHA20_POLY1305` without the hash at the end.
-    #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Self::all().find(|suite| {
             let known = suite.name();

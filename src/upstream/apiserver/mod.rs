@@ -96,7 +96,6 @@ impl Apiserver {
     }
 
     /// Returns an API server that `service` reaches. Uses only the timeout and the API group of `settings`.
-    #[must_use]
     pub fn behind<S, B>(service: S, settings: &Settings, clock: Clock, metrics: Metrics) -> Self
     where
         S: Service<http::Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
@@ -149,13 +148,11 @@ impl Apiserver {
     }
 
     /// Returns the forwarder of clients' requests, which sends none of our credentials.
-    #[must_use]
     pub const fn forwarder(&self) -> Option<&Forwarder> {
         self.forwarder.as_ref()
     }
 
     /// Returns the most recent retryable failure, as text for the log.
-    #[must_use]
     pub fn newest_fault(&self) -> Option<Arc<String>> {
         self.fault.load_full()
     }

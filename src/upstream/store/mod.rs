@@ -77,7 +77,6 @@ fn single(event: &Event) -> Event {
 impl Store {
     /// Returns an empty store. `seed` determines uids and generated names. Versions begin at 1, because 0 means "any
     /// version".
-    #[must_use]
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self::from_revision(settings, seed, 1)
     }
@@ -85,7 +84,6 @@ impl Store {
     /// Returns an empty store whose versions begin above those of every earlier start, so that clients do not confuse
     /// them. That requires a wall clock that does not go back between two starts, and fewer than 1,024 changes per
     /// millisecond.
-    #[must_use]
     pub fn started(settings: Settings, seed: u64, now: Now) -> Self {
         let millis = u64::try_from(now.wall / 1_000_000).unwrap_or(0);
         Self::from_revision(settings, seed, millis.saturating_mul(1024).max(1))
@@ -212,7 +210,6 @@ impl Store {
     }
 
     /// Whether a namespace exists.
-    #[must_use]
     pub fn has_namespace(&self, namespace: &str) -> bool {
         self.settings.namespaces.contains(namespace)
     }
@@ -233,7 +230,6 @@ impl Store {
     }
 
     /// Returns the time of the next expiry; `None` when no event expires.
-    #[must_use]
     pub fn next_expiry(&self) -> Option<Mono> {
         self.by_expiry.first_key_value().map(|(&(expires, _), _)| expires).filter(|&expires| expires != NEVER)
     }
@@ -258,19 +254,16 @@ impl Store {
     }
 
     /// Returns the newest resource version.
-    #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
     /// Returns the number of stored events, with those that expired since the last operation.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
     /// Whether the store is empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }

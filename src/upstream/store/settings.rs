@@ -48,7 +48,6 @@ pub enum Namespaces {
 
 impl Namespaces {
     /// Whether events can be created in the namespace.
-    #[must_use]
     pub fn contains(&self, namespace: &str) -> bool {
         match self {
             Self::Auto => true,

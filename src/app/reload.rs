@@ -20,8 +20,8 @@ impl App {
                 }
             }
         };
-        let mut stamp = config::FileStamp::of(path).ok();
-        // The stamp is newer than the active configuration: it would hide a change in between.
+        let mut known = config::file_hash(path).ok();
+        // The hash is newer than the active configuration: it would hide a change in between.
         if self.is_behind() && self.reload() {
             return;
         }
@@ -30,14 +30,10 @@ impl App {
                 () = self.admin.reload_asked() => true,
                 () = tokio::time::sleep(RELOAD_POLL) => false,
             };
-            let changed = match &mut stamp {
-                Some(stamp) => stamp.refresh(path).unwrap_or(false),
-                None => {
-                    stamp = config::FileStamp::of(path).ok();
-                    stamp.is_some()
-                }
-            };
-            if (asked || changed) && self.reload() {
+            let read = config::file_hash(path).ok();
+            let is_changed = read.is_some() && read != known;
+            known = read.or(known);
+            if (asked || is_changed) && self.reload() {
                 return;
             }
         }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
 
 use serde_json::Value;
 
@@ -101,47 +100,16 @@ fn applies_at_run_time(path: &str) -> bool {
         .any(|field| path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
-/// Time of change, length and hash of a file when it was last read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileStamp {
-    modified: Option<SystemTime>,
-    length: u64,
-    content: u64,
-}
-
-impl FileStamp {
-    /// Reads the file. Take the stamp before loading, so that the next refresh sees a change in between.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or exceeds the limit of a configuration file.
-    pub fn of(path: &Path) -> io::Result<Self> {
-        let (modified, length) = metadata(path)?;
-        let text = super::read_file(path).map_err(io::Error::other)?;
-        Ok(Self { modified, length, content: hash_of(text.as_bytes()) })
-    }
-
-    /// Refreshes the stamp and returns whether the content differs. The content is read only when length or time of
-    /// change differ, as they do when a `ConfigMap`'s link is swapped.
-    ///
-    /// # Errors
-    /// When the file cannot be read; the stamp then stays the same.
-    pub fn refresh(&mut self, path: &Path) -> io::Result<bool> {
-        if metadata(path)? == (self.modified, self.length) {
-            return Ok(false);
-        }
-        let before = std::mem::replace(self, Self::of(path)?);
-        Ok(before.content != self.content)
-    }
-}
-
-/// Time of change and length.
-fn metadata(path: &Path) -> io::Result<(Option<SystemTime>, u64)> {
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() {
+/// Returns the hash of a configuration file.
+///
+/// # Errors
+/// When the file cannot be read, or exceeds the limit of a configuration file.
+pub fn file_hash(path: &Path) -> io::Result<u64> {
+    if !std::fs::metadata(path)?.is_file() {
         // Opening a pipe may block.
         return Err(io::Error::other("it is not a regular file"));
     }
-    Ok((metadata.modified().ok(), metadata.len()))
+    super::read_file(path).map(|text| hash_of(text.as_bytes())).map_err(io::Error::other)
 }
 
 #[cfg(test)]

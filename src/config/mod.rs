@@ -1,7 +1,7 @@
 //! The configuration: a YAML file and the flags become one checked [`Config`], or a list of all errors.
 //!
 //! [`RawConfig`] is what the user wrote. [`Config`] is what the program runs on: no absent values, every number within
-//! its range. [`Config::from_raw`] turns one into the other and is pure; only [`load`] and [`FileStamp`] read files.
+//! its range. [`Config::from_raw`] turns one into the other and is pure; only [`load`] and [`file_hash`] read files.
 //! Defaults come from each module's own `Settings`. One line in `read.rs`, `auth.rs` or `correlation.rs` per key gives
 //! its member and its form, and serves reading, `--print-config`, the differences at a reload, and the schema.
 //! `docs/configuration.md` describes every key, and a test compares it with [`Config::to_yaml`].
@@ -28,7 +28,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 pub use admin_web::{AdminWeb, load_web};
-pub use effective::{FileStamp, ReloadDiff};
+pub use effective::{ReloadDiff, file_hash};
 pub use error::Errors;
 pub use memory::{Memory, container_memory};
 pub use parts::{Admission, Backend, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes};

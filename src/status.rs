@@ -105,7 +105,12 @@ impl Status {
     }
 
     /// Returns a failure about one object. `say` makes the message from the resource, qualified by its API group.
-    fn about(code: u16, reason: &str, [group, resource, name]: [&str; 3], say: impl FnOnce(&str) -> String) -> Self {
+    pub(crate) fn about(
+        code: u16,
+        reason: &str,
+        [group, resource, name]: [&str; 3],
+        say: impl FnOnce(&str) -> String,
+    ) -> Self {
         let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
         Self::new(code, reason, say(&qualified)).with_details(StatusDetails {
             name: name.to_owned(),
@@ -116,16 +121,19 @@ impl Status {
     }
 
     /// Returns the 400 `BadRequest`.
-    #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// Returns a 429 with `retryAfterSeconds`. Ingest adds the `Retry-After` header, without which clients do not
-    /// retry.
+    /// Returns a 429 with `retryAfterSeconds`.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
-        Self::new(429, "TooManyRequests", message)
-            .with_details(StatusDetails { retry_after_seconds, ..StatusDetails::default() })
+        Self::new(429, "TooManyRequests", message).with_retry_after(retry_after_seconds)
+    }
+
+    /// Sets `retryAfterSeconds`. Ingest adds the `Retry-After` header, without which clients do not retry.
+    pub fn with_retry_after(mut self, seconds: u32) -> Self {
+        self.details.get_or_insert_default().retry_after_seconds = seconds;
+        self
     }
 
     /// Whether one of the causes has this reason, such as `NamespaceTerminating`.

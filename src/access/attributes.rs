@@ -90,13 +90,9 @@ impl Attributes {
 
 /// Returns a 403 about an object or a collection (`errors.NewForbidden`).
 pub(super) fn refused(group: &str, resource: &str, name: &str, why: &str) -> Status {
-    let qualified = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-    let object = if name.is_empty() { qualified } else { format!("{qualified} {name:?}") };
-    Status::new(403, "Forbidden", format!("{object} is forbidden: {why}")).with_details(StatusDetails {
-        name: name.to_owned(),
-        group: group.to_owned(),
-        kind: resource.to_owned(),
-        ..StatusDetails::default()
+    Status::about(403, "Forbidden", [group, resource, name], |resource| {
+        let object = if name.is_empty() { resource.to_owned() } else { format!("{resource} {name:?}") };
+        format!("{object} is forbidden: {why}")
     })
 }
 

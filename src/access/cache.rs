@@ -3,7 +3,6 @@
 //! Keys are hashes under a secret of this process, so that the cache holds neither tokens nor names.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::Hasher as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,12 +186,6 @@ impl<V: Clone> Inner<V> {
         }
         let own = self.asking.values().filter(|asked| asked.caller == caller).count();
         self.asking.len() < questions_max && own < questions_max.div_ceil(2)
-    }
-}
-
-impl<V> fmt::Debug for Answers<V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answers").field("entries_max", &self.entries_max).finish_non_exhaustive()
     }
 }
 

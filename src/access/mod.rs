@@ -245,7 +245,7 @@ impl Access {
             Err(Unanswered::Full) => (Identified::Limited, Err(busy("tokens"))),
             Err(Unanswered::Fault(_)) => {
                 let message = "the token could not be reviewed, because the apiserver does not answer";
-                (Identified::Unanswered, Err(unanswered(503, "ServiceUnavailable", message)))
+                (Identified::Unanswered, Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1)))
             }
         };
         self.0.metrics.count_identified(method, counted);
@@ -326,7 +326,8 @@ impl Access {
                         Err(Unanswered::Fault(_)) => {
                             let message =
                                 "Internal error occurred: the apiserver does not answer whether this is allowed";
-                            (Verdict::Unanswered, Err(unanswered(500, "InternalError", message)))
+                            let refusal = Status::new(500, "InternalError", message).with_retry_after(1);
+                            (Verdict::Unanswered, Err(refusal))
                         }
                     };
                     (Judge::Review, reviewed)
@@ -480,11 +481,6 @@ impl Access {
 fn busy(what: &str) -> Status {
     let message = format!("Too many requests: too many {what} are being reviewed, please try again later");
     Status::too_many_requests(message, 1)
-}
-
-/// Returns a refusal with `Retry-After`: the apiserver did not answer.
-fn unanswered(code: u16, reason: &str, message: &str) -> Status {
-    Status { code, reason: reason.to_owned(), ..Status::too_many_requests(message, 1) }
 }
 
 fn unreadable(fault: &serde_json::Error) -> Unanswered {

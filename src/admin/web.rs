@@ -48,6 +48,7 @@ impl Web {
 type Digest = [u8; 32];
 
 /// Compares passwords.
+#[derive(Debug)]
 pub(super) struct Passwords {
     clock: Clock,
     secret: ring::hmac::Key,
@@ -56,12 +57,6 @@ pub(super) struct Passwords {
     right: Mutex<LruCache<Digest, Mono>>,
     /// Serializes comparisons.
     turn: Arc<Semaphore>,
-}
-
-impl std::fmt::Debug for Passwords {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Passwords").finish_non_exhaustive()
-    }
 }
 
 impl Passwords {

@@ -176,11 +176,7 @@ fn unanswered(fault: &Unanswered) -> Status {
     let message = format!("eventweir: {fault}");
     match fault {
         Unanswered::Path(_) => Status::bad_request(message),
-        Unanswered::NotSent(_) => {
-            let mut status = Status::too_many_requests(message, RETRY_AFTER_SECONDS);
-            (status.code, status.reason) = (503, "ServiceUnavailable".to_owned());
-            status
-        }
+        Unanswered::NotSent(_) => Status::new(503, "ServiceUnavailable", message).with_retry_after(RETRY_AFTER_SECONDS),
         Unanswered::Lost(_) => Status::new(502, "ServiceUnavailable", message),
     }
 }

@@ -146,15 +146,7 @@ pub struct Server {
 
 impl Server {
     /// Serves until shutdown, and returns once all connections are closed or `close_timeout` has passed.
-    pub async fn serve(self, service: impl Answer) {
-        self.serve_over(std::convert::identity, service).await;
-    }
-
-    /// Serves. Plain TCP connections are wrapped by `wrap`.
-    async fn serve_over<S>(self, wrap: impl Fn(TcpStream) -> S + Clone + Send + 'static, answer: impl Answer)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    pub async fn serve(self, answer: impl Answer) {
         let Self { listener, tls, settings, connections, tasks, end } = self;
         let limit = Arc::new(Semaphore::new(settings.max_connections));
         let (open, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -168,14 +160,13 @@ impl Server {
                 // Small answers must not wait for more; without the option they still arrive.
                 let _best_effort = stream.set_nodelay(true);
             }
-            let wrap = wrap.clone();
             connections.inc();
             tasks.spawn(open.track_future(async move {
                 let served = match (accepted, tls) {
                     (Accepted::Unix(stream), _) => client.serve(stream, Peer::default(), answer).await,
                     (Accepted::Tcp(stream, address), None) => {
                         let peer = Peer { address: Some(address), certificate: None };
-                        client.serve(wrap(stream), peer, answer).await
+                        client.serve(stream, peer, answer).await
                     }
                     (Accepted::Tcp(stream, address), Some(tls)) => client.serve_tls(tls, stream, address, answer).await,
                 };

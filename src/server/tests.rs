@@ -301,23 +301,25 @@ async fn an_http2_client_that_reads_nothing_is_closed_and_one_that_reads_slowly_
 async fn answers_over_http2_that_are_ready_together_share_a_write() {
     const COUNT: usize = 4;
     const LENGTH: usize = 900;
-    let ((server, address), writes) = (server().await, Arc::new(Mutex::new(Vec::new())));
-    let seen = Arc::clone(&writes);
-    let wrap = move |stream| {
-        let seen = Arc::clone(&seen);
-        InspectWriter::new(stream, move |written: &[u8]| seen.lock().unwrap().push(written.len()))
-    };
-    let together = Arc::new(Barrier::new(COUNT));
-    server.tasks.clone().spawn(server.serve_over(
-        wrap,
-        answering(move |_| {
-            let together = Arc::clone(&together);
-            async move {
-                together.wait().await;
-                Response::new(Body::from(vec![b'x'; LENGTH]))
-            }
-        }),
-    ));
+    let (settings, writes) = (server().await.0.settings, Arc::new(Mutex::new(Vec::new())));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (seen, together) = (Arc::clone(&writes), Arc::new(Barrier::new(COUNT)));
+    let answer = answering(move |_| {
+        let together = Arc::clone(&together);
+        async move {
+            together.wait().await;
+            Response::new(Body::from(vec![b'x'; LENGTH]))
+        }
+    });
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let stream = InspectWriter::new(stream, move |written: &[u8]| seen.lock().unwrap().push(written.len()));
+        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+        let client = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
+        client.serve(stream, Peer::default(), answer).await
+    });
     let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
     let mut clients = JoinSet::new();

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::Either;
 use http::header::AUTHORIZATION;
 use http::{Response, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -113,9 +112,9 @@ pub(super) async fn service(
         .map_err(BoxError::from);
     let transport = Arc::new(Transport::<Body>::new(&config, settings.timeout)?);
     let send = move |mut request: http::Request<Body>| {
-        let transport = Arc::clone(&transport);
-        let Some(token) = token.clone() else { return Either::Left(transport.send(request)) };
-        Either::Right(async move {
+        let (transport, token) = (Arc::clone(&transport), token.clone());
+        async move {
+            let Some(token) = token else { return transport.send(request).await };
             let header = token.header().await;
             request.headers_mut().insert(AUTHORIZATION, header.clone());
             let answer = transport.send(request).await?;
@@ -123,7 +122,7 @@ pub(super) async fn service(
                 token.refused(&header).await;
             }
             Ok(answer)
-        })
+        }
     };
     Ok(layers.service_fn(send))
 }

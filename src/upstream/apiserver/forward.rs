@@ -3,13 +3,11 @@
 //! They have connections of their own without our credentials. An API server checks a client certificate before the
 //! token, so ours would make us the author of each request.
 
-use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::TryFutureExt as _;
 use http::uri::{Authority, InvalidUriParts, Parts, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -35,9 +33,10 @@ const LANES: usize = 256;
 pub type Outgoing = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BoxError>>;
 
 /// Forwards requests; clones share its connections.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Forwarder(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     scheme: Scheme,
     authority: Authority,
@@ -50,10 +49,10 @@ struct Inner {
 }
 
 /// One HTTP/2 connection, or as many over HTTP/1.1 as requests are in flight.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Lane {
     in_flight: AtomicUsize,
-    transport: OnceLock<Arc<Transport<Outgoing>>>,
+    transport: OnceLock<Transport<Outgoing>>,
 }
 
 /// A request's permit on a connection. Keep it until the end of the answer's body.
@@ -110,8 +109,8 @@ impl Forwarder {
         self.0.address(&mut request)?;
         let seat = self.seat();
         let lane = &self.0.lanes[seat.lane];
-        let transport = lane.transport.get_or_init(|| Arc::new(Transport::over(self.0.https.clone(), self.0.timeout)));
-        let answer = Arc::clone(transport).send(request).map_err(|fault| unanswered(&*fault)).await?;
+        let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
+        let answer = transport.send(request).await.map_err(|fault| unanswered(&*fault))?;
         Ok((answer, seat))
     }
 
@@ -175,11 +174,5 @@ fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Unanswered {
     match classify(fault) {
         Failure::NotSent(text) => Unanswered::NotSent(text),
         failure => Unanswered::Lost(failure.words().to_owned()),
-    }
-}
-
-impl fmt::Debug for Forwarder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Forwarder").field("authority", &self.0.authority).finish_non_exhaustive()
     }
 }

@@ -2,9 +2,8 @@
 //! answers are our own: they speak HTTP/2, send the bytes of client-go, and read headers such as `Retry-After`.
 //!
 //! Each request is sent once, because the outbox retries. A record is written through the API group that the outbox
-//! names; the default is core/v1, as in client-go's recorder. A request goes straight to the transport and its future
-//! is boxed (`Sending`). `kube::Client` would add a task per request, and nested futures copy large values at each
-//! level. Mirrors `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
+//! names; the default is core/v1, as in client-go's recorder. Mirrors
+//! `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
 
 mod connect;
 mod forward;
@@ -20,13 +19,11 @@ mod verbs;
 mod watch;
 
 use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use futures_util::TryFutureExt as _;
 use http::response::Parts;
 use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -66,11 +63,8 @@ type AnswerBody = UnsyncBoxBody<Bytes, BrokenOff>;
 #[error("{0}")]
 struct BrokenOff(#[source] BoxError);
 
-/// A request in flight.
-type Sending = Pin<Box<dyn Future<Output = Result<(Parts, Bytes), Failure>> + Send>>;
-
 /// A kube-apiserver as an upstream; clones share its connections.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Apiserver {
     exchange: Exchange,
     timeout: Duration,
@@ -191,24 +185,19 @@ impl Apiserver {
     }
 
     /// Sends a request and reads the answer within the timeout, which starts at the first poll.
-    fn send_in_time(&self, request: http::Result<http::Request<Body>>, body_bytes_max: usize) -> Sending {
-        let request = match request {
-            Ok(request) => request,
-            Err(fault) => return Box::pin(std::future::ready(Err(Failure::Unsendable(fault.to_string())))),
-        };
-        let (timeout, answer) = (self.timeout, self.answer(request));
-        Box::pin(async move {
-            let whole = async { read(answer.await?, body_bytes_max).await };
-            tokio::time::timeout(timeout, whole).await.unwrap_or(Err(Failure::Deadline))
-        })
+    async fn send_in_time(
+        &self,
+        request: http::Result<http::Request<Body>>,
+        body_bytes_max: usize,
+    ) -> Result<(Parts, Bytes), Failure> {
+        let request = request.map_err(|fault| Failure::Unsendable(fault.to_string()))?;
+        let whole = async { read(self.answer(request).await?, body_bytes_max).await };
+        tokio::time::timeout(self.timeout, whole).await.unwrap_or(Err(Failure::Deadline))
     }
 
     /// Sends a request and waits for the head of the answer.
-    fn answer(
-        &self,
-        request: http::Request<Body>,
-    ) -> impl Future<Output = Result<Response<AnswerBody>, Failure>> + Send + use<> {
-        self.exchange.clone().oneshot(request).map_err(|fault| connect::classify(&*fault))
+    async fn answer(&self, request: http::Request<Body>) -> Result<Response<AnswerBody>, Failure> {
+        self.exchange.clone().oneshot(request).await.map_err(|fault| connect::classify(&*fault))
     }
 }
 
@@ -246,10 +235,4 @@ async fn denial(answer: Response<AnswerBody>) -> Failure {
     let (parts, body) = answer.into_parts();
     let body = Limited::new(body, BODY_BYTES_MAX).collect().await.map(http_body_util::Collected::to_bytes);
     Failure::Denied(Denial::read(parts.status, &parts.headers, &body.unwrap_or_default()).into())
-}
-
-impl fmt::Debug for Apiserver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Apiserver").field("timeout", &self.timeout).finish_non_exhaustive()
-    }
 }

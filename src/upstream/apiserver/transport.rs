@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures_util::TryFutureExt as _;
-use futures_util::future::Either;
 use http::uri::Scheme;
 use http::{Request, Response, Uri};
 use hyper::body::{Body as HttpBody, Incoming};
@@ -35,6 +33,7 @@ const SILENCE_MIN: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// The connections to one API server.
+#[derive(Debug)]
 pub(super) struct Transport<B = Body> {
     probe: Connector,
     /// One connection, which hyper shares. One request opens a new one while the others wait.
@@ -85,43 +84,20 @@ where
         }
     }
 
-    /// Sends a request and waits for the head of the answer.
-    pub(super) fn send(
-        self: Arc<Self>,
-        request: Request<B>,
-    ) -> impl Future<Output = Result<Response<Incoming>, BoxError>> + Send {
-        match self.multiplexes.load().get() {
-            Some(false) => Either::Left(self.http1.request(request).map_err(BoxError::from)),
-            Some(true) => Either::Right(Either::Left(self.multiplexed(request))),
-            // Boxed, so that the future of the other branches stays small.
-            None => Either::Right(Either::Right(Box::pin(async move { self.first(request).await }))),
+    /// Sends a request and waits for the head of the answer. The first request determines the protocol.
+    pub(super) async fn send(&self, request: Request<B>) -> Result<Response<Incoming>, BoxError> {
+        let (multiplexes, uri) = (self.multiplexes.load_full(), request.uri().clone());
+        if !*multiplexes.get_or_try_init(|| self.ask(uri)).await? {
+            return Ok(self.http1.request(request).await?);
         }
+        let result = self.http2.request(request).await;
+        if result.as_ref().is_err_and(|fault| is_not_http2(fault)) {
+            self.multiplexes.store(Arc::default());
+        }
+        Ok(result?)
     }
 
-    fn multiplexed(
-        self: &Arc<Self>,
-        request: Request<B>,
-    ) -> impl Future<Output = Result<Response<Incoming>, BoxError>> + Send + use<B> {
-        let (transport, answer) = (Arc::clone(self), self.http2.request(request));
-        async move {
-            let result = answer.await;
-            if result.as_ref().is_err_and(|fault| is_not_http2(fault)) {
-                transport.multiplexes.store(Arc::default());
-            }
-            Ok(result?)
-        }
-    }
-
-    /// Determines the protocol, then sends.
-    async fn first(self: &Arc<Self>, request: Request<B>) -> Result<Response<Incoming>, BoxError> {
-        let (asked, uri) = (self.multiplexes.load_full(), request.uri().clone());
-        if *asked.get_or_try_init(|| self.ask(uri)).await? {
-            self.multiplexed(request).await
-        } else {
-            Ok(self.http1.request(request).await?)
-        }
-    }
-
+    /// Returns whether the API server has HTTP/2.
     async fn ask(&self, uri: Uri) -> Result<bool, NoConnection> {
         if uri.scheme() != Some(&Scheme::HTTPS) {
             return Ok(false);

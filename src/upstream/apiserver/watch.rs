@@ -1,6 +1,5 @@
 //! WATCH of an API server: splits the answer into frames at newlines, as fast as the client reads.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -16,6 +15,7 @@ use crate::upstream::WatchEvent;
 pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// The frames of an answer. The buffer holds less than one frame and one chunk of the connection.
+#[derive(Debug)]
 pub struct Frames {
     group: ApiGroup,
     body: AnswerBody,
@@ -92,12 +92,6 @@ fn read(group: ApiGroup, frame: &[u8]) -> Result<WatchEvent, String> {
             Ok(WatchEvent::Error(Box::new(status)))
         }
         other => Err(format!("type {other:?}")),
-    }
-}
-
-impl fmt::Debug for Frames {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frames").field("buffered", &self.buffer.len()).finish_non_exhaustive()
     }
 }
 

@@ -132,11 +132,8 @@ where
 
 /// Returns the 410 with a token to continue with an inconsistent list.
 fn cannot_continue(token: &Token) -> Status {
-    let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list \
-                   without the continue parameter, or use the continue token in this response to retrieve the remainder of \
-                   the results. Continuing with the provided token results in an inconsistent list - objects that were \
-                   created, modified, or deleted between the time the first chunk was returned and now may show up in the \
-                   list.";
+    let message = "the continue token is too old for a consistent list; list again without it, or continue with the token of \
+                   this answer and accept that the list mixes two states";
     let fresh = Token { revision: None, remaining: None, start: token.start.clone() };
     Status { continue_token: fresh.to_text(), ..Status::new(410, "Expired", message) }
 }

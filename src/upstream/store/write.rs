@@ -147,46 +147,32 @@ fn unstored(old: &Event, mut event: Event) -> Event {
     event.metadata.managed_fields = None;
     single(&event)
 }
+    text.parse().map_err(|_fault| Status::new(500, "", format!("the resourceVersion {text:?} is not a number")))
 
 fn version(text: &str) -> Result<u64, Status> {
-    match text {
-        "" => Ok(0),
-        text => text.parse().map_err(|fault: std::num::ParseIntError| {
-            let fault = match fault.kind() {
-                std::num::IntErrorKind::PosOverflow => "value out of range",
-                _ => "invalid syntax",
-            };
-            Status::new(500, "", format!("strconv.ParseUint: parsing \"{text}\": {fault}"))
-        }),
+    if text.is_empty() {
+        return Ok(0);
     }
 }
 
 fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Result<(), Status> {
-    let conflict = |what: &str, wanted: &str, found: &str, ending: &str| {
-        let text = format!(
-            "Operation cannot be fulfilled on Event \"{name}\": the {what} in the precondition ({wanted}) does not match the \
-             {what} in record ({found}). The object might have been {ending}"
-        );
+    let conflict = |what: &str, wanted: &str, found: &str| {
+        let text = format!("the {what} of Event {name:?} is {found}, and the precondition states {wanted}");
         // COMPAT(apiserver): in this refusal `kind` is the kind, not the resource, in both API groups.
         let details = StatusDetails { name: name.to_owned(), kind: "Event".to_owned(), ..StatusDetails::default() };
         Err(Status::new(409, "Conflict", text).with_details(details))
     };
     let metadata = &event.metadata;
     match (&options.uid, &options.resource_version) {
-        (Some(uid), _) if metadata.uid != *uid => conflict("UID", uid, &metadata.uid, "deleted and then recreated"),
+        (Some(uid), _) if metadata.uid != *uid => conflict("uid", uid, &metadata.uid),
         (_, Some(version)) if metadata.resource_version != *version => {
-            conflict("ResourceVersion", version, &metadata.resource_version, "modified")
+            conflict("resourceVersion", version, &metadata.resource_version)
         }
         _ => Ok(()),
     }
 }
 
 fn wrong_uid(writer: &Writer, event: &Event, found: &str) -> Status {
-    let metadata = &event.metadata;
-    let text = format!(
-        "StorageError: invalid object, Code: 4, Key: /registry/events/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
-         Precondition failed: UID in precondition: {}, UID in object meta: {found}",
-        metadata.namespace, metadata.name, metadata.uid
-    );
-    Status::conflict(writer.group.name(), &metadata.name, &text)
+    let text = format!("the uid of the stored event is {found:?}, not {:?}", event.metadata.uid);
+    Status::conflict(writer.group.name(), &event.metadata.name, &text)
 }

@@ -10,7 +10,9 @@ use eventweir::clock::Clock;
 use eventweir::event::Event;
 use eventweir::outbox::LostReason;
 use eventweir::upstream::store::{self, Store};
-use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions};
+use eventweir::upstream::{
+    DeleteOptions, Embedded, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions,
+};
 use program::Program;
 use prometheus::Registry;
 use serde_json::{Value, json};
@@ -352,7 +354,7 @@ async fn a_watch_begins_with_existing_events_and_continues_with_later_changes() 
     embedded.access(|store, now| {
         store.update("shop", "e0000", now, count).unwrap();
         store.update("shop", "e1199", now, count).unwrap();
-        store.delete("shop", "e0600", now).unwrap();
+        store.delete("shop", "e0600", &DeleteOptions::default(), now).unwrap();
     });
     while events.len() < all.len() + 4 {
         events.extend(watch.next().await.unwrap());
@@ -455,7 +457,7 @@ async fn a_watch_that_is_cut_or_falls_behind_misses_and_duplicates_nothing() {
                     event.metadata.namespace = "shop".into();
                     event.metadata.name = name.as_str().into();
                     if store.create(event, now).is_err() && random.bool() {
-                        store.delete("shop", &name, now).unwrap();
+                        store.delete("shop", &name, &DeleteOptions::default(), now).unwrap();
                     } else {
                         store
                             .update("shop", &name, now, |event| {

@@ -1,27 +1,28 @@
 //! The embedded store as an upstream: a lock and a clock around [`Store`].
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use smol_str::SmolStr;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
+use super::patch::document;
 use super::store::{Settings, Store};
 use super::{
     ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Updated,
-    Verb, WatchOptions,
+    Verb, WatchOptions, Writer,
 };
-use crate::clock::{Clock, Mono, Now};
+use crate::clock::{Clock, Now};
 use crate::event::Event;
-use crate::event::json::EventList;
-use crate::event::patching::{self, Patched};
+use crate::event::json::{EventList, FieldValidation};
+use crate::event::patching::{PatchType, Patched};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
 /// The embedded store as an upstream; clones share it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Embedded {
     /// The lock is held for one operation at a time and never over an await.
     store: Arc<Mutex<Store>>,
@@ -31,10 +32,8 @@ pub struct Embedded {
     metrics: Metrics,
 }
 
-/// Shortest interval between two removals of expired events, so that one removes many.
-const EXPIRY_PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Longest interval: with a shorter TTL, an expired event can stay in the store this long. Reads never return it.
-const EXPIRY_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Interval between two removals of expired events. Reads never return them.
+const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Embedded {
     /// Returns an empty store with random uids and names. Its versions begin above those of every earlier start.
@@ -94,8 +93,7 @@ impl Embedded {
         self.with(Verb::Update, |store, now| store.replace(event, options, now))
     }
 
-    /// Applies a client's own patch to one event. The patch is applied without the lock, and again if the event was
-    /// changed meanwhile: a client gets a conflict only if its patch states a version.
+    /// As [`Store::patch`].
     pub(super) fn patch(
         &self,
         namespace: &str,
@@ -103,25 +101,12 @@ impl Embedded {
         patch: &ClientPatch,
         options: &PatchOptions,
     ) -> Result<Patched, Status> {
-        let group = options.writer.group;
-        let apply = || loop {
-            let current = self.access(|store, now| store.current(namespace, name, group, now))?;
-            let Patched { event, warnings } =
-                patching::apply(patch.patch_type, &patch.body, group, options.validation, &current)
-                    .map_err(|status| *status)?;
-            if let Some(event) = self.access(|store, now| store.commit(&current, event, options, now))? {
-                return Ok(Patched { event, warnings });
-            }
-        };
-        let started = self.clock.now().mono;
-        let result = apply();
-        self.count(Verb::Patch, started, &result);
-        result
+        self.with(Verb::Patch, |store, now| store.patch(namespace, name, patch, options, now))
     }
 
-    /// As [`Store::delete_with`].
+    /// As [`Store::delete`].
     pub(super) fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
-        self.with(Verb::Delete, |store, now| store.delete_with(namespace, name, options, now))
+        self.with(Verb::Delete, |store, now| store.delete(namespace, name, options, now))
     }
 
     /// Deletes the events that `list` selects. As the apiserver does, ignores events that were deleted meanwhile and
@@ -152,17 +137,11 @@ impl Embedded {
         self.newest.subscribe()
     }
 
-    /// Removes expired events at their time, without end. Run it on the app's task tracker; cancelling it is safe.
+    /// Removes expired events soon after their time, without end. Run it on the app's task tracker; cancelling it is safe.
     pub async fn expire_forever(&self) {
         loop {
-            let now = self.clock.now();
-            let next = self.access(|store, now| {
-                store.expire(now);
-                store.next_expiry()
-            });
-            let latest = now.mono.after(EXPIRY_PAUSE_MAX);
-            let wake = next.unwrap_or(latest).clamp(now.mono.after(EXPIRY_PAUSE_MIN), latest);
-            self.clock.sleep_until(wake).await;
+            self.access(Store::expire);
+            self.clock.sleep_until(self.clock.now().mono.after(EXPIRY_PAUSE)).await;
         }
     }
 
@@ -186,19 +165,9 @@ impl Embedded {
     fn with<T>(&self, verb: Verb, act: impl FnOnce(&mut Store, Now) -> Result<T, Status>) -> Result<T, Status> {
         let started = self.clock.now().mono;
         let result = self.access(act);
-        self.count(verb, started, &result);
-        result
-    }
-
-    fn count<T>(&self, verb: Verb, started: Mono, result: &Result<T, Status>) {
         let denied = result.as_ref().err().map(|status| judge(verb, &Failure::Denied(status.clone().into())));
         self.metrics.count(verb, denied.as_ref(), self.clock.now().mono.since(started));
-    }
-}
-
-impl fmt::Debug for Embedded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Embedded").field("events", &self.store.lock().len()).finish_non_exhaustive()
+        result
     }
 }
 
@@ -212,13 +181,17 @@ fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Answer, Status>
         // A copy, because the outbox keeps its event until the answer is settled.
         Request::Create { event, .. } => store.create(Event::clone(event), now)?,
         Request::Patch { group, namespace, name, patch, claim } => {
-            store.patch(namespace, name, patch, claim.as_deref(), *group, now)?
+            let body = document(patch, claim.as_deref(), *group).into();
+            let patch = ClientPatch { patch_type: PatchType::StrategicMerge, body };
+            let writer = Writer { manager: SmolStr::new_static("eventweir"), group: *group };
+            let options = PatchOptions { writer, dry_run: false, validation: FieldValidation::Ignore };
+            store.patch(namespace, name, &patch, &options, now)?.event
         }
         Request::Read { namespace, name, .. } => store.get(namespace, name, now)?,
         Request::Delete { namespace, name, resource_version, .. } => {
             let resource_version = Some(resource_version.clone());
             let options = DeleteOptions { resource_version, ..DeleteOptions::default() };
-            return store.delete_with(namespace, name, &options, now).map(|_| Answer::Missing);
+            return store.delete(namespace, name, &options, now).map(|_| Answer::Missing);
         }
     };
     Ok(Answer::Stored(Box::new(event)))
@@ -248,6 +221,7 @@ mod tests {
         let mut event = Event::default();
         event.metadata.namespace = namespace.into();
         event.metadata.name = "a".into();
+        event.involved_object.namespace = namespace.into();
         Request::Create { group: ApiGroup::Core, event: Box::new(event) }
     }
 

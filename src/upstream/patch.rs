@@ -1,11 +1,10 @@
-//! The strategic merge patch of a repeated event: its JSON, and its effect. Without a claim, the bytes are client-go's.
+//! The strategic merge patch of a repeated event. Without a claim, its bytes are client-go's.
 
 use serde::{Serialize, Serializer};
 
 use crate::event::json;
-use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
+use crate::event::{ApiGroup, EventSeries, MicroTime, Time};
 use crate::outbox::{Claim, Patch};
-use crate::status::Status;
 
 /// The lastTimestamp that client-go compares with, and therefore leaves out.
 const LEFT_OUT: Time = Time(0);
@@ -75,24 +74,6 @@ pub(super) fn document(patch: &Patch, claim: Option<&Claim>, group: ApiGroup) ->
     String::from_utf8(escaped).unwrap_or_default()
 }
 
-/// Changes `event` as the apiserver does when it receives that document through `group`.
-///
-/// # Errors
-/// 409 when the claim was made for another version.
-pub(super) fn apply(patch: &Patch, claim: Option<&Claim>, group: ApiGroup, event: &mut Event) -> Result<(), Status> {
-    if let Some(claim) = claim {
-        apply_claim(claim, event)?;
-    }
-    match group {
-        ApiGroup::Core => {
-            event.series.take_if(|_| claim.is_some_and(|claim| claim.ends_series));
-            apply_core(patch, event);
-        }
-        ApiGroup::Events => event.series = series(patch).or_else(|| event.series.take()),
-    }
-    Ok(())
-}
-
 /// Returns the series that a patch through events.k8s.io/v1 writes; `None` for a count below 2 or without a time.
 fn series(patch: &Patch) -> Option<EventSeries> {
     let time = patch.last_timestamp?;
@@ -108,34 +89,19 @@ impl Patch {
     }
 }
 
-fn apply_claim(claim: &Claim, event: &mut Event) -> Result<(), Status> {
-    let metadata = &mut event.metadata;
-    if !claim.resource_version.is_empty() && metadata.resource_version != claim.resource_version {
-        return Err(Status::outdated("", &metadata.name));
-    }
-    let annotations = &mut metadata.rare.get_or_insert_default().annotations;
-    annotations.retain(|name, _| !claim.removed.contains(name));
-    annotations.insert(claim.tag.clone(), claim.value.clone());
-    annotations.extend(claim.annotations.iter().cloned());
-    Ok(())
-}
-
-fn apply_core(patch: &Patch, event: &mut Event) {
-    if patch.count != 0 {
-        event.count = patch.count;
-    }
-    if patch.last_timestamp != Some(LEFT_OUT) {
-        event.last_timestamp = patch.last_timestamp;
-    }
-    if !patch.message.is_empty() {
-        event.message = patch.message.clone();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
+    use crate::event::json::FieldValidation;
+    use crate::event::patching::{PatchType, apply};
     use crate::outbox::MESSAGES;
+
+    /// Returns the event as the apiserver stores it after the patch.
+    fn applied(patch: &Patch, claim: Option<&Claim>, group: ApiGroup, event: &Event) -> Event {
+        let body = document(patch, claim, group);
+        apply(PatchType::StrategicMerge, body.as_bytes(), group, FieldValidation::Ignore, event).unwrap().event
+    }
 
     #[test]
     fn patches_read_as_client_go_writes_them() {
@@ -152,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_names_version_and_tag_and_holds_for_its_version_only() {
+    fn a_claim_names_version_and_tag() {
         let tag: smol_str::SmolStr = "tally.eventweir/b".into();
         let removed = vec!["tally.eventweir/a".into()];
         let (resource_version, value) = ("7".into(), "3@4".into());
@@ -164,14 +130,8 @@ mod tests {
             r#""line.eventweir/00":"2 0 a","messages.eventweir/last":"[\"m\"]"}},"count":5,"lastTimestamp":null,"message":"m"}"#
         );
         assert_eq!(patch.to_json(Some(&claim)), expected);
-        let mut event = Event::default();
-        event.metadata.resource_version = "8".into();
-        let before = event.clone();
-        let core = ApiGroup::Core;
-        assert_eq!(apply(&patch, Some(&claim), core, &mut event).unwrap_err().code, 409);
-        assert_eq!(event, before);
-        event.metadata.resource_version = "7".into();
-        apply(&patch, Some(&claim), core, &mut event).unwrap();
+        let event = applied(&patch, Some(&claim), ApiGroup::Core, &Event::default());
+        assert_eq!(event.metadata.resource_version, "7");
         let annotations = event.metadata.rare.unwrap().annotations;
         assert_eq!((event.count, annotations[&tag].as_str(), annotations[MESSAGES].as_str()), (5, "3@4", r#"["m"]"#));
         assert_eq!(annotations["line.eventweir/00"], "2 0 a");
@@ -185,8 +145,8 @@ mod tests {
         let patch = Patch { count: 5, last_timestamp: Some(LEFT_OUT), message: "".into() };
         let expected = r#"{"metadata":{"annotations":{"tally.eventweir/b":"3@4"}},"series":null,"count":5}"#;
         assert_eq!(patch.to_json(Some(&claim)), expected);
-        let mut event = Event { series: Some(EventSeries::default()), ..Event::default() };
-        apply(&patch, Some(&claim), ApiGroup::Core, &mut event).unwrap();
+        let event = Event { series: Some(EventSeries::default()), ..Event::default() };
+        let event = applied(&patch, Some(&claim), ApiGroup::Core, &event);
         assert_eq!((event.series, event.count), (None, 5));
     }
 
@@ -196,9 +156,9 @@ mod tests {
         let document = document(&patch(2), None, ApiGroup::Events);
         assert_eq!(document, r#"{"series":{"count":2,"lastObservedTime":"2026-03-01T08:00:00.000000Z"}}"#);
         assert_eq!(super::document(&patch(1), None, ApiGroup::Events), "{}");
-        let mut event = Event { message: "first".into(), ..Event::default() };
-        apply(&patch(2), None, ApiGroup::Events, &mut event).unwrap();
-        apply(&patch(1), None, ApiGroup::Events, &mut event).unwrap();
+        let event = Event { message: "first".into(), ..Event::default() };
+        let event = applied(&patch(2), None, ApiGroup::Events, &event);
+        let event = applied(&patch(1), None, ApiGroup::Events, &event);
         assert_eq!(event.series.unwrap().count, 2);
         assert_eq!((event.count, event.message.as_str()), (0, "first"));
     }
@@ -207,9 +167,8 @@ mod tests {
     fn absent_members_change_nothing_and_null_deletes() {
         let before = Event { count: 3, last_timestamp: Some(Time(9)), message: "m".into(), ..Event::default() };
         let check = |count, last_timestamp, message: &str, expected: (i32, Option<Time>, &str)| {
-            let mut event = before.clone();
             let patch = Patch { count, last_timestamp, message: message.into() };
-            apply(&patch, None, ApiGroup::Core, &mut event).unwrap();
+            let event = applied(&patch, None, ApiGroup::Core, &before);
             assert_eq!((event.count, event.last_timestamp, event.message.as_str()), expected);
         };
         check(0, Some(Time(0)), "", (3, Some(Time(9)), "m"));

@@ -142,7 +142,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::event::selector::LabelSelector;
     use crate::upstream::store::Settings;
-    use crate::upstream::{Metrics, Upstream};
+    use crate::upstream::{DeleteOptions, Metrics, Upstream};
 
     fn embedded() -> Embedded {
         let embedded = Embedded::new(Settings::default(), Clock::simulated(0), Metrics::new(&Registry::new()).unwrap());
@@ -178,7 +178,7 @@ mod tests {
         let WatchEvent::Bookmark(end) = &first[1] else { panic!("{first:?}") };
         assert_eq!(end.metadata.resource_version, "4");
         assert!(end.metadata.rare.as_ref().unwrap().annotations.contains_key(INITIAL_EVENTS_END));
-        embedded.access(|store, now| store.delete("shop", "a", now)).unwrap();
+        embedded.access(|store, now| store.delete("shop", "a", &DeleteOptions::default(), now)).unwrap();
         assert_eq!(labels(&next(&mut watch).await), ["DELETED"]);
     }
 
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(upstream.get_not_older("shop", "a", 5).await.unwrap_err().code, 504);
         let label_selector = LabelSelector::parse("l=1").unwrap();
         let list = ListOptions { label_selector, ..ListOptions::default() };
-        let deleted = upstream.delete_collection("shop", &list, &crate::upstream::DeleteOptions::default()).await;
+        let deleted = upstream.delete_collection("shop", &list, &DeleteOptions::default()).await;
         assert_eq!(deleted.unwrap().items.len(), 1);
         let left = embedded.list(None, &ListOptions::default()).unwrap();
         assert_eq!(left.items.iter().map(|event| event.metadata.name.as_str()).collect::<Vec<_>>(), ["b", "c"]);

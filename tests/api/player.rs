@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use eventweir::event::{Event, Time};
+use eventweir::upstream::DeleteOptions;
 use eventweir::upstream::store::{Namespaces, Settings, Store};
 use futures_util::future::join_all;
 use http::Version;
@@ -56,7 +57,7 @@ pub(crate) async fn play(yaml: &str, correlates: bool, case: &Value) -> Result<(
             event.metadata.namespace = "kube-system".into();
             event.metadata.name = format!("e{number}").into();
             store.create(event, now).unwrap();
-            store.delete("kube-system", &format!("e{number}"), now).unwrap();
+            store.delete("kube-system", &format!("e{number}"), &DeleteOptions::default(), now).unwrap();
         }
     });
     let mut player = Player { program, known: Known::new(correlates), correlates };

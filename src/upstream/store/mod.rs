@@ -27,7 +27,6 @@ pub use settings::{Namespaces, Settings};
 
 use crate::clock::{Mono, Now};
 use crate::event::{ApiGroup, Event, Time};
-use crate::outbox::{Claim, Patch};
 use crate::status::Status;
 
 use changes::ChangeLog;
@@ -173,22 +172,6 @@ impl Store {
         Ok(single(&stored))
     }
 
-    /// Applies the strategic merge patch of a record through `group`.
-    ///
-    /// # Errors
-    /// 404 when the event is missing, 409 when the claim was made for another version.
-    pub fn patch(
-        &mut self,
-        namespace: &str,
-        name: &str,
-        patch: &Patch,
-        claim: Option<&Claim>,
-        group: ApiGroup,
-        now: Now,
-    ) -> Result<Event, Status> {
-        self.update(namespace, name, now, |event| super::patch::apply(patch, claim, group, event))
-    }
-
     /// Reads one event.
     ///
     /// # Errors
@@ -199,23 +182,13 @@ impl Store {
         stored.map(|stored| single(&stored.event)).ok_or_else(|| Status::not_found("", "events", name))
     }
 
-    /// Deletes one event, also with finalizers, and returns its last state.
-    ///
-    /// # Errors
-    /// 404 when the event is missing.
-    pub fn delete(&mut self, namespace: &str, name: &str, now: Now) -> Result<Event, Status> {
-        self.expire(now);
-        let removed = self.remove(&key_of(namespace, name));
-        removed.map(|event| single(&event)).ok_or_else(|| Status::not_found("", "events", name))
-    }
-
     /// Whether a namespace exists.
     pub fn has_namespace(&self, namespace: &str) -> bool {
         self.settings.namespaces.contains(namespace)
     }
 
-    /// Removes expired events and returns their number. Every operation does so first. Also call it at
-    /// [`Self::next_expiry`], so that an idle store shrinks and watches show the deletions.
+    /// Removes expired events and returns their number. Every operation does so first. Also call it from time to time, so
+    /// that an idle store shrinks and watches show the deletions.
     pub fn expire(&mut self, now: Now) -> usize {
         let mut expired = 0;
         while let Some((&(expires, _), key)) = self.by_expiry.first_key_value() {
@@ -227,11 +200,6 @@ impl Store {
             expired += 1;
         }
         expired
-    }
-
-    /// Returns the time of the next expiry; `None` when no event expires.
-    pub fn next_expiry(&self) -> Option<Mono> {
-        self.by_expiry.first_key_value().map(|(&(expires, _), _)| expires).filter(|&expires| expires != NEVER)
     }
 
     /// Returns the changes after `revision`, oldest first.
@@ -269,7 +237,6 @@ impl Store {
     }
 
     /// Returns the number of events evicted because of a limit since the start.
-    #[must_use]
     pub const fn evicted(&self) -> u64 {
         self.evicted
     }

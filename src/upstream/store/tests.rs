@@ -6,25 +6,35 @@ use std::time::Duration;
 
 use super::*;
 use crate::event::ApiGroup;
-use crate::upstream::{FieldSelector, ListOptions, Version};
+use crate::upstream::{DeleteOptions, FieldSelector, ListOptions, Version};
 
-fn at(seconds: i64) -> Now {
+pub(super) fn at(seconds: i64) -> Now {
     Now::at(seconds * 1_000_000_000)
 }
 
-fn store() -> Store {
+pub(super) fn store() -> Store {
     Store::new(Settings::default(), 1)
 }
 
-fn named(namespace: &str, name: &str) -> Event {
+pub(super) fn named(namespace: &str, name: &str) -> Event {
     let mut event = Event { count: 1, last_timestamp: Some(Time(5)), message: "m".into(), ..Event::default() };
+    event.event_type = "Normal".into();
     event.metadata.namespace = namespace.into();
     event.metadata.name = name.into();
+    event.involved_object.namespace = namespace.into();
     event
 }
 
-fn patch(count: i32) -> Patch {
-    Patch { count, last_timestamp: Some(Time(9)), message: "m".into() }
+pub(super) fn set_count(store: &mut Store, name: &str, count: i32, now: Now) {
+    let change = |event: &mut Event| {
+        event.count = count;
+        Ok(())
+    };
+    store.update("shop", name, now, change).unwrap();
+}
+
+fn next_expiry(store: &Store) -> Option<Mono> {
+    store.by_expiry.keys().next().map(|&(expires, _)| expires)
 }
 
 fn names(page: &Page) -> Vec<String> {
@@ -120,7 +130,7 @@ fn the_bytes_of_a_store_are_those_of_its_events() {
         }
         assert_eq!(store.bytes, store.events.values().map(|stored| stored.event.approximate_size()).sum::<usize>());
     }
-    store.delete("shop", "a", at(0)).unwrap();
+    store.delete("shop", "a", &DeleteOptions::default(), at(0)).unwrap();
     assert_eq!(store.bytes, 0);
 }
 
@@ -129,9 +139,9 @@ fn a_write_without_an_effect_changes_neither_version_nor_expiry() {
     let mut store = store();
     let created = store.create(named("shop", "a"), at(0)).unwrap();
     assert_eq!(store.update("shop", "a", at(9), |_| Ok(())).unwrap(), created);
-    assert_eq!((store.revision(), store.next_expiry()), (2, Some(at(3600).mono)));
-    store.patch("shop", "a", &patch(2), None, ApiGroup::Core, at(9)).unwrap();
-    assert_eq!((store.revision(), store.next_expiry()), (3, Some(at(3609).mono)));
+    assert_eq!((store.revision(), next_expiry(&store)), (2, Some(at(3600).mono)));
+    set_count(&mut store, "a", 2, at(9));
+    assert_eq!((store.revision(), next_expiry(&store)), (3, Some(at(3609).mono)));
 }
 
 #[test]
@@ -153,14 +163,14 @@ fn listed_namespaces_and_those_of_the_server_exist() {
 fn expired_events_are_removed_with_a_change() {
     let mut store = store();
     store.create(named("shop", "a"), at(0)).unwrap();
-    assert_eq!(store.next_expiry(), Some(at(3600).mono));
+    assert_eq!(next_expiry(&store), Some(at(3600).mono));
     assert_eq!(store.expire(at(3599)), 0);
     assert_eq!(store.expire(at(3600)), 1);
     let page = store.list(None, &ListOptions::default(), at(3600)).unwrap();
     assert_eq!((page.items.len(), page.resource_version.as_str()), (0, "3"));
     let last = store.changes_since(2).unwrap().next().unwrap();
     assert_eq!((last.revision, last.before.is_some(), last.after.is_none()), (3, true, true));
-    assert_eq!(store.next_expiry(), None);
+    assert_eq!(next_expiry(&store), None);
     assert_eq!(store.bytes, 0);
 }
 
@@ -168,7 +178,7 @@ fn expired_events_are_removed_with_a_change() {
 fn a_ttl_of_zero_keeps_events() {
     let mut store = Store::new(Settings { ttl: Duration::ZERO, ..Settings::default() }, 1);
     store.create(named("shop", "a"), at(0)).unwrap();
-    assert_eq!(store.next_expiry(), None);
+    assert_eq!(next_expiry(&store), Some(NEVER));
     assert!(store.get("shop", "a", at(1_000_000)).is_ok());
 }
 
@@ -178,7 +188,7 @@ fn at_the_limit_of_events_the_first_to_expire_is_evicted() {
     let mut store = Store::new(Settings { max_events, ..Settings::default() }, 1);
     store.create(named("shop", "a"), at(0)).unwrap();
     store.create(named("shop", "b"), at(1)).unwrap();
-    store.patch("shop", "a", &patch(2), None, ApiGroup::Core, at(2)).unwrap();
+    set_count(&mut store, "a", 2, at(2));
     assert_eq!(store.evicted(), 0);
     store.create(named("shop", "c"), at(3)).unwrap();
     assert_eq!(listed(&mut store, None, &ListOptions::default()), ["shop/a", "shop/c"]);
@@ -241,9 +251,9 @@ fn pages_have_the_version_of_the_first_and_show_the_current_state() {
     let mut options = ListOptions { limit: 2, ..ListOptions::default() };
     let first = store.list(Some("shop"), &options, at(0)).unwrap();
     assert_eq!((names(&first), first.remaining_item_count), (vec!["shop/a1".into(), "shop/a2".into()], Some(3)));
-    store.delete("shop", "a3", at(1)).unwrap();
+    store.delete("shop", "a3", &DeleteOptions::default(), at(1)).unwrap();
     store.create(named("shop", "a4"), at(1)).unwrap();
-    store.patch("shop", "b1", &patch(8), None, ApiGroup::Core, at(1)).unwrap();
+    set_count(&mut store, "b1", 8, at(1));
     options.continue_token = first.continue_token.into();
     let second = store.list(Some("shop"), &options, at(1)).unwrap();
     assert_eq!((names(&second), second.remaining_item_count), (vec!["shop/a4".into(), "shop/b1".into()], Some(1)));

@@ -2,25 +2,14 @@
 
 use std::num::NonZeroUsize;
 
+use super::tests::{at, named, set_count, store};
 use super::*;
+use crate::event::json::FieldValidation;
+use crate::event::patching::PatchType;
 use crate::event::selector::{FieldSelector, LabelSelector};
-use crate::upstream::{DeleteOptions, ListOptions, UpdateOptions, WatchEvent, WatchOptions, Writer};
-
-fn at(seconds: i64) -> Now {
-    Now::at(seconds * 1_000_000_000)
-}
-
-fn store() -> Store {
-    Store::new(Settings::default(), 1)
-}
-
-fn named(namespace: &str, name: &str) -> Event {
-    let mut event = Event { event_type: "Normal".into(), ..Event::default() };
-    event.metadata.namespace = namespace.into();
-    event.metadata.name = name.into();
-    event.involved_object.namespace = namespace.into();
-    event
-}
+use crate::upstream::{
+    ClientPatch, DeleteOptions, ListOptions, PatchOptions, UpdateOptions, WatchEvent, WatchOptions, Writer,
+};
 
 /// Returns the events of a watch of `shop` after `revision`, as type, name, version and event type, and where the watch
 /// continues.
@@ -45,22 +34,14 @@ fn set_type(store: &mut Store, name: &str, event_type: &str) {
     store.update("shop", name, at(0), change).unwrap();
 }
 
-fn set_count(store: &mut Store, name: &str, count: i32) {
-    let change = |event: &mut Event| {
-        event.count = count;
-        Ok(())
-    };
-    store.update("shop", name, at(0), change).unwrap();
-}
-
 #[test]
 fn a_watch_shows_each_change_as_its_selector_sees_it() {
     let mut store = store();
     store.create(named("shop", "a"), at(0)).unwrap();
     set_type(&mut store, "a", "Warning");
     set_type(&mut store, "a", "Normal");
-    set_count(&mut store, "a", 2);
-    store.delete("shop", "a", at(0)).unwrap();
+    set_count(&mut store, "a", 2, at(0));
+    store.delete("shop", "a", &DeleteOptions::default(), at(0)).unwrap();
     store.create(named("shop-2", "b"), at(0)).unwrap();
     let all = [
         "ADDED a 2 Normal",
@@ -130,7 +111,7 @@ fn the_window_is_limited_to_a_quarter_of_the_stores_bytes() {
     for round in 0..100 {
         let event = Event { message: "x".repeat(size).into(), ..named("shop", &format!("e{round}")) };
         store.create(event, at(0)).unwrap();
-        store.delete("shop", &format!("e{round}"), at(0)).unwrap();
+        store.delete("shop", &format!("e{round}"), &DeleteOptions::default(), at(0)).unwrap();
         if round > 10 {
             let reached = |back| store.changes_since(store.revision() - back).is_ok();
             assert!(reached(4) && !reached(5), "{round}");
@@ -141,13 +122,17 @@ fn the_window_is_limited_to_a_quarter_of_the_stores_bytes() {
 #[test]
 fn every_operation_sees_expired_events_as_deleted() {
     type Operation = fn(&mut Store, Now) -> bool;
-    let operations: [(&str, Operation); 9] = [
+    let operations: [(&str, Operation); 8] = [
         ("get", |store, now| store.get("shop", "a", now).is_err()),
-        ("current", |store, now| store.current("shop", "a", ApiGroup::Core, now).is_err()),
+        ("patch", |store, now| {
+            let patch = ClientPatch { patch_type: PatchType::Merge, body: "{}".into() };
+            let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
+            let options = PatchOptions { writer, dry_run: false, validation: FieldValidation::Ignore };
+            store.patch("shop", "a", &patch, &options, now).is_err()
+        }),
         ("create", |store, now| store.create(named("shop", "a"), now).is_ok()),
         ("update", |store, now| store.update("shop", "a", now, |_| Ok(())).is_err()),
-        ("delete", |store, now| store.delete("shop", "a", now).is_err()),
-        ("delete_with", |store, now| store.delete_with("shop", "a", &DeleteOptions::default(), now).is_err()),
+        ("delete", |store, now| store.delete("shop", "a", &DeleteOptions::default(), now).is_err()),
         ("replace", |store, now| {
             let event = Event { count: 7, ..named("shop", "a") };
             let writer = Writer { manager: "m".into(), group: ApiGroup::Core };

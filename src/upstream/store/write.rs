@@ -8,16 +8,17 @@ use smol_str::SmolStr;
 
 use super::{Store, key_of, meta, single};
 use crate::clock::Now;
-use crate::event::{ApiGroup, Event, ObjectMeta, Time, validate};
+use crate::event::patching::{self, Patched};
+use crate::event::{Event, ObjectMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
-use crate::upstream::{DeleteOptions, Deleted, PatchOptions, UpdateOptions, Updated, Writer};
+use crate::upstream::{ClientPatch, DeleteOptions, Deleted, PatchOptions, UpdateOptions, Updated, Writer};
 
 impl Store {
     /// Deletes one event. An event with finalizers is only marked as deleted.
     ///
     /// # Errors
     /// 404 when the event is missing, 409 when a precondition does not hold.
-    pub fn delete_with(
+    pub fn delete(
         &mut self,
         namespace: &str,
         name: &str,
@@ -81,40 +82,34 @@ impl Store {
         Ok(Updated { event, created: false })
     }
 
-    /// Returns the stored event, for a patch to be applied to.
+    /// Applies a patch to one event.
     ///
     /// # Errors
-    /// 404 in the words of the API group when it is missing.
-    pub fn current(&mut self, namespace: &str, name: &str, group: ApiGroup, now: Now) -> Result<Arc<Event>, Status> {
-        self.expire(now);
-        let stored = self.events.get(&key_of(namespace, name));
-        stored.map(|stored| Arc::clone(&stored.event)).ok_or_else(|| Status::not_found(group.name(), "events", name))
-    }
-
-    /// Stores the result of a patch of `current`. Returns `None` if another event is stored now; then patch that one.
-    ///
-    /// # Errors
-    /// 404 when the event is gone, 409 when the patch states another version, 422 for changes that the API group
-    /// forbids, 500 for a version that is not a number.
-    pub fn commit(
+    /// As [`patching::apply`]; 404 when the event is missing, 409 when the patch states another version, 422 for changes
+    /// that the API group forbids, 500 for a version that is not a number.
+    pub fn patch(
         &mut self,
-        current: &Event,
-        mut event: Event,
+        namespace: &str,
+        name: &str,
+        patch: &ClientPatch,
         options: &PatchOptions,
         now: Now,
-    ) -> Result<Option<Event>, Status> {
-        let (metadata, group) = (&current.metadata, options.writer.group);
-        let stored = self.current(&metadata.namespace, &metadata.name, group, now)?;
-        if stored.metadata.resource_version != metadata.resource_version || stored.metadata.uid != metadata.uid {
-            return Ok(None);
-        }
+    ) -> Result<Patched, Status> {
+        self.expire(now);
+        let group = options.writer.group;
+        let stored = self.events.get(&key_of(namespace, name));
+        let stored = stored.ok_or_else(|| Status::not_found(group.name(), "events", name))?;
+        let (old, revision) = (Arc::clone(&stored.event), stored.revision);
+        let patched = patching::apply(patch.patch_type, &patch.body, group, options.validation, &old);
+        let Patched { mut event, warnings } = patched.map_err(|status| *status)?;
         let stated = version(&event.metadata.resource_version)?;
-        if stated != 0 && stated != version(&metadata.resource_version)? {
-            return Err(Status::outdated(group.name(), &metadata.name));
+        if stated != 0 && stated != revision {
+            return Err(Status::outdated(group.name(), name));
         }
-        meta::keep_server_owned_of_patched(&mut event.metadata, metadata);
-        validate::update(group, &stored, &event).map_err(|status| *status)?;
-        Ok(Some(if options.dry_run { unstored(&stored, event) } else { self.exchange(&stored, event, now)? }))
+        meta::keep_server_owned_of_patched(&mut event.metadata, &old.metadata);
+        validate::update(group, &old, &event).map_err(|status| *status)?;
+        let event = if options.dry_run { unstored(&old, event) } else { self.exchange(&old, event, now)? };
+        Ok(Patched { event, warnings })
     }
 
     /// Replaces the stored event `old` by a checked `event`. Deletes an event whose deletion waited for its last
@@ -147,12 +142,12 @@ fn unstored(old: &Event, mut event: Event) -> Event {
     event.metadata.managed_fields = None;
     single(&event)
 }
-    text.parse().map_err(|_fault| Status::new(500, "", format!("the resourceVersion {text:?} is not a number")))
 
 fn version(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
     }
+    text.parse().map_err(|_fault| Status::new(500, "", format!("the resourceVersion {text:?} is not a number")))
 }
 
 fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Result<(), Status> {

@@ -1,32 +1,22 @@
 //! DELETE, PUT and PATCH of the embedded store: preconditions, dry runs, finalizers, and what a client cannot set.
 
+use super::tests::{at, named, store};
 use super::*;
 use crate::event::json::FieldValidation;
-use crate::upstream::{DeleteOptions, Deleted, PatchOptions, UpdateOptions, Updated, Writer};
-
-fn at(seconds: i64) -> Now {
-    Now::at(seconds * 1_000_000_000)
-}
-
-fn named(name: &str) -> Event {
-    let mut event = Event { count: 1, message: "m".into(), ..Event::default() };
-    event.metadata.namespace = "shop".into();
-    event.metadata.name = name.into();
-    event.involved_object.namespace = "shop".into();
-    event
-}
+use crate::event::patching::PatchType;
+use crate::upstream::{ClientPatch, DeleteOptions, Deleted, PatchOptions, UpdateOptions, Updated, Writer};
 
 /// Returns a store with an event `a`, and the event.
 fn stored() -> (Store, Event) {
-    let mut store = Store::new(Settings::default(), 1);
-    let event = store.create(named("a"), at(0)).unwrap();
+    let mut store = store();
+    let event = store.create(named("shop", "a"), at(0)).unwrap();
     (store, event)
 }
 
 /// Returns a store with an event `a` with a finalizer, and the event.
 fn finalized() -> (Store, Event) {
-    let mut store = Store::new(Settings::default(), 1);
-    let mut event = named("a");
+    let mut store = store();
+    let mut event = named("shop", "a");
     event.metadata.rare.get_or_insert_default().finalizers.push("example.com/wait".into());
     let event = store.create(event, at(0)).unwrap();
     (store, event)
@@ -42,8 +32,10 @@ fn put() -> UpdateOptions {
     UpdateOptions { writer: writer(), dry_run: false }
 }
 
-fn patch() -> PatchOptions {
-    PatchOptions { writer: writer(), dry_run: false, validation: FieldValidation::Ignore }
+fn patch(store: &mut Store, body: &str, dry_run: bool) -> Result<Event, Status> {
+    let patch = ClientPatch { patch_type: PatchType::Merge, body: body.to_owned().into() };
+    let options = PatchOptions { writer: writer(), dry_run, validation: FieldValidation::Ignore };
+    store.patch("shop", "a", &patch, &options, at(1)).map(|patched| patched.event)
 }
 
 fn code<T>(result: Result<T, Status>) -> Option<u16> {
@@ -57,7 +49,7 @@ fn a_delete_happens_only_under_its_preconditions() {
     let mut delete = |uid: Option<&str>, version: Option<&str>| {
         let options =
             DeleteOptions { uid: uid.map(Into::into), resource_version: version.map(Into::into), dry_run: false };
-        code(store.delete_with("shop", "a", &options, at(1)))
+        code(store.delete("shop", "a", &options, at(1)))
     };
     assert_eq!(delete(Some("other"), None), Some(409));
     assert_eq!(delete(None, Some("1")), Some(409));
@@ -70,17 +62,16 @@ fn a_delete_happens_only_under_its_preconditions() {
 fn a_dry_run_changes_nothing() {
     let (mut store, event) = stored();
     let (mut marked, with_finalizer) = finalized();
-    store.delete_with("shop", "a", &DRY, at(1)).unwrap();
-    marked.delete_with("shop", "a", &DRY, at(1)).unwrap();
+    store.delete("shop", "a", &DRY, at(1)).unwrap();
+    marked.delete("shop", "a", &DRY, at(1)).unwrap();
     let changed = Event { count: 7, ..event.clone() };
     let dry_put = UpdateOptions { dry_run: true, ..put() };
-    let shown = store.replace(changed.clone(), &dry_put, at(1)).unwrap();
+    let shown = store.replace(changed, &dry_put, at(1)).unwrap();
     assert_eq!((shown.event.count, shown.created), (7, false));
-    let dry_patch = PatchOptions { dry_run: true, ..patch() };
-    assert_eq!(store.commit(&event, changed, &dry_patch, at(1)).unwrap().unwrap().count, 7);
-    let Updated { event: shown, created } = store.replace(named("b"), &dry_put, at(1)).unwrap();
+    assert_eq!(patch(&mut store, r#"{"count":7}"#, true).unwrap().count, 7);
+    let Updated { event: shown, created } = store.replace(named("shop", "b"), &dry_put, at(1)).unwrap();
     assert!(created && !shown.metadata.uid.is_empty() && shown.metadata.creation_timestamp.is_some());
-    store.try_create(named("c"), at(1)).unwrap();
+    store.try_create(named("shop", "c"), at(1)).unwrap();
     assert_eq!((store.get("shop", "a", at(1)).unwrap(), store.len(), store.revision()), (event, 1, 2));
     assert_eq!((marked.get("shop", "a", at(1)).unwrap(), marked.revision()), (with_finalizer, 2));
 }
@@ -88,18 +79,14 @@ fn a_dry_run_changes_nothing() {
 #[test]
 fn an_event_with_a_finalizer_is_marked_once_and_deleted_with_its_last_one() {
     let (mut store, event) = finalized();
-    let delete =
-        |store: &mut Store, second| store.delete_with("shop", "a", &DeleteOptions::default(), at(second)).unwrap();
+    let delete = |store: &mut Store, second| store.delete("shop", "a", &DeleteOptions::default(), at(second)).unwrap();
     let Deleted::Marked(marked) = delete(&mut store, 1) else { panic!("it is gone") };
     let rare = marked.metadata.rare.clone().unwrap();
     assert_eq!((rare.deletion_timestamp, rare.deletion_grace_period_seconds), (Some(Time(1)), Some(0)));
     assert_eq!(delete(&mut store, 2), Deleted::Marked(marked.clone()));
     assert_eq!(store.revision(), 3);
     // A PUT cannot unmark it.
-    let unmarked =
-        store.replace(Event { count: 2, ..event }, &UpdateOptions { writer: writer(), dry_run: false }, at(3));
-    let unmarked = unmarked.err().map(|status| status.code);
-    assert_eq!(unmarked, Some(409));
+    assert_eq!(code(store.replace(Event { count: 2, ..event }, &put(), at(3))), Some(409));
     let mut free = *marked;
     free.metadata.rare.get_or_insert_default().finalizers.clear();
     store.replace(free, &put(), at(3)).unwrap();
@@ -111,7 +98,7 @@ fn an_event_with_a_finalizer_is_marked_once_and_deleted_with_its_last_one() {
 fn a_put_replaces_the_stated_event_and_version_only() {
     let (mut store, event) = stored();
     let with = |uid: &str, version: &str| {
-        let mut event = named("a");
+        let mut event = named("shop", "a");
         (event.metadata.uid, event.metadata.resource_version) = (uid.into(), version.into());
         event
     };
@@ -122,53 +109,51 @@ fn a_put_replaces_the_stated_event_and_version_only() {
     assert_eq!(
         replace(Event {
             metadata: crate::event::ObjectMeta { name: "b".into(), ..event.metadata.clone() },
-            ..named("b")
+            ..named("shop", "b")
         }),
         Some(409)
     );
-    let mut foreign = named("a");
-    foreign.event_type = "Normal".into();
+    let mut foreign = named("shop", "a");
     foreign.involved_object.namespace = "zoo".into();
     assert_eq!(replace(foreign.clone()), Some(422));
     foreign.metadata.name = "c".into();
     assert_eq!(replace(foreign), Some(422));
     assert_eq!(replace(with(&event.metadata.uid, &event.metadata.resource_version)), None);
-    let mut versioned = named("d");
+    let mut versioned = named("shop", "d");
     versioned.metadata.resource_version = "7".into();
     assert!(store.replace(versioned, &put(), at(1)).unwrap().created);
     assert_eq!(store.len(), 2);
 }
 
 #[test]
-fn a_patch_is_stored_only_over_the_state_that_it_was_made_for() {
-    let (mut store, event) = stored();
-    let changed = Event { count: 2, ..event.clone() };
-    let newer = store.commit(&event, changed.clone(), &patch(), at(1)).unwrap().unwrap();
+fn a_patch_changes_the_version_that_it_states_only() {
+    let (mut store, _) = stored();
+    let mut patch = |body: &str| patch(&mut store, body, false);
+    let newer = patch(r#"{"count":2}"#).unwrap();
     assert_eq!((newer.count, newer.metadata.resource_version.as_str()), (2, "3"));
-    assert_eq!(store.commit(&event, changed, &patch(), at(1)).unwrap(), None);
-    let mut stated = Event { count: 3, ..newer.clone() };
-    stated.metadata.resource_version = "2".into();
-    assert_eq!(code(store.commit(&newer, stated, &patch(), at(1))), Some(409));
-    let mut invalid = Event { count: 3, ..newer.clone() };
-    invalid.involved_object.namespace = "zoo".into();
-    assert_eq!(code(store.commit(&newer, invalid, &patch(), at(1))), Some(422));
-    let mut other = Event { count: 3, ..newer.clone() };
-    other.metadata.uid = "other".into();
-    assert_eq!(code(store.commit(&newer, other, &patch(), at(1))), Some(422));
-    assert_eq!(store.get("shop", "a", at(1)).unwrap(), newer);
+    for (body, expected) in [
+        (r#"{"count":3,"metadata":{"resourceVersion":"2"}}"#, 409),
+        (r#"{"count":3,"metadata":{"resourceVersion":"x"}}"#, 500),
+        (r#"{"count":3,"metadata":{"uid":"other"}}"#, 422),
+        (r#"{"count":3,"involvedObject":{"namespace":"zoo"}}"#, 422),
+    ] {
+        assert_eq!(code(patch(body)), Some(expected), "{body}");
+    }
+    assert_eq!(patch("{}").unwrap(), newer);
+    assert_eq!(patch(r#"{"count":3,"metadata":{"resourceVersion":"3"}}"#).unwrap().count, 3);
 }
 
 #[test]
 fn no_write_sets_what_the_server_owns() {
     let claimed = |name| {
-        let mut event = named(name);
+        let mut event = named("shop", name);
         event.metadata.managed_fields = Some("[]".into());
         let rare = event.metadata.rare.get_or_insert_default();
         (rare.self_link, rare.generation) = ("/link".into(), 7);
         (rare.deletion_timestamp, rare.deletion_grace_period_seconds) = (Some(Time(1)), Some(1));
         event
     };
-    let mut store = Store::new(Settings::default(), 1);
+    let mut store = store();
     let created = store.create(claimed("a"), at(0)).unwrap();
     let is_clean = |event: &Event| {
         let rare = event.metadata.rare.as_deref().cloned().unwrap_or_default();

@@ -11,13 +11,14 @@ use bytes::Bytes;
 use eventweir::clock::{Clock, Mono};
 use eventweir::correlator::MESSAGE_PREFIX;
 use eventweir::event::json::{self, EventList, FieldValidation};
-use eventweir::event::patching::{self, PatchType};
+use eventweir::event::patching::PatchType;
 use eventweir::event::{ApiGroup, Event, conversion, validate};
 use eventweir::outbox::DIGEST_REASON;
 use eventweir::status::{Status, StatusDetails};
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{
-    Apiserver, ClientPatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Upstream, Writer, apiserver,
+    Apiserver, ClientPatch, DeleteOptions, ListOptions, Metrics, PatchOptions, UpdateOptions, Upstream, Writer,
+    apiserver,
 };
 use http::{Method, Response};
 use kube::client::Body;
@@ -301,7 +302,7 @@ impl FakeApiserver {
     pub(crate) fn delete(&self, event: &Event) {
         let mut state = self.0.lock();
         let now = state.clock.now();
-        state.store.delete(&event.metadata.namespace, &event.metadata.name, now).unwrap();
+        state.store.delete(&event.metadata.namespace, &event.metadata.name, &DeleteOptions::default(), now).unwrap();
     }
 
     pub(crate) async fn handle(self, request: http::Request<Body>) -> io::Result<Response<String>> {
@@ -369,7 +370,7 @@ impl FakeApiserver {
             Fault::Deleted => {
                 let mut state = self.0.lock();
                 let now = state.clock.now();
-                let _deleted = state.store.delete(&request.namespace, &request.name, now);
+                let _deleted = state.store.delete(&request.namespace, &request.name, &DeleteOptions::default(), now);
                 drop(state);
                 Ok(respond(answer()))
             }
@@ -414,11 +415,8 @@ impl FakeApiserver {
         let now = state.clock.now();
         let (namespace, name) = (&request.namespace, &request.name);
         if let Some((patch, options)) = &request.patch {
-            let group = options.writer.group;
-            let current = state.store.current(namespace, name, group, now)?;
-            let event = patching::apply(patch.patch_type, &patch.body, group, options.validation, &current);
-            let event = state.store.commit(&current, event.map_err(|status| *status)?.event, options, now)?;
-            return Ok(shown(group, event.unwrap()));
+            let patched = state.store.patch(namespace, name, patch, options, now)?;
+            return Ok(shown(options.writer.group, patched.event));
         }
         let event = match *method {
             Method::POST => {
@@ -439,12 +437,12 @@ impl FakeApiserver {
             Method::DELETE if name.is_empty() => {
                 let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
                 for event in &page.items {
-                    state.store.delete(namespace, &event.metadata.name, now)?;
+                    state.store.delete(namespace, &event.metadata.name, &DeleteOptions::default(), now)?;
                 }
                 return Ok(list_body(request.group, page));
             }
             Method::DELETE => {
-                state.store.delete(namespace, name, now)?;
+                state.store.delete(namespace, name, &DeleteOptions::default(), now)?;
                 let details = json!({ "name": name, "kind": "events" });
                 let success = json!({ "kind": "Status", "apiVersion": "v1", "status": "Success", "details": details });
                 return Ok(success.to_string().into_bytes());

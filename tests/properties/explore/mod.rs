@@ -21,6 +21,7 @@ use eventweir::correlator::Settings;
 use eventweir::event::Event;
 use eventweir::outbox::{Answer, Applied, Fault, LostReason, Request, Retry, Write};
 use eventweir::shard::{self, Lead};
+use eventweir::upstream::DeleteOptions;
 
 use super::cluster::{Admission, Cluster, LOST, Process};
 use super::{SECOND, policy};
@@ -378,7 +379,7 @@ impl<'s> Sim<'s> {
         };
         let (now, name) = (self.cluster.now(), event.metadata.name);
         match act {
-            Act::Delete => drop(self.cluster.store.delete("default", &name, now).unwrap()),
+            Act::Delete => drop(self.cluster.store.delete("default", &name, &DeleteOptions::default(), now).unwrap()),
             Act::Count => {
                 self.others += 1;
                 let count = |event: &mut Event| {
@@ -413,7 +414,7 @@ impl<'s> Sim<'s> {
             self.client_deleted = false;
             return;
         }
-        let _gone = self.cluster.store.delete("default", &handle.name, now);
+        let _gone = self.cluster.store.delete("default", &handle.name, &DeleteOptions::default(), now);
         let shard = &mut self.cluster.processes[who].shards[0];
         if is_answered {
             shard.forget_record(&handle, now);

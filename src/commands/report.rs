@@ -369,7 +369,7 @@ fn svg(compared: &Compared) -> String {
                 .unwrap_or_default();
         }
     }
-    for (number, (_, _, minutes)) in lines.iter().enumerate() {
+    for (number, (name, total, minutes)) in lines.iter().enumerate() {
         // Minutes without a write need only two points.
         let mut points = String::new();
         let mut next = 0;
@@ -381,14 +381,14 @@ fn svg(compared: &Compared) -> String {
             next = minute + 1;
         }
         writeln!(text, "<polyline class=\"line c{number}\" points=\"{}\"/>", points.trim_end()).unwrap_or_default();
-        let at = 50 + 40 * number;
+        let (at, name) = (50 + 40 * number, escape(name));
         writeln!(
             text,
-            "<path class=\"line c{number}\" d=\"M570 {at}h30\"/><text x=\"606\" y=\"{}\">{}</text>",
+            "<path class=\"line c{number}\" d=\"M570 {at}h30\"/><text x=\"606\" y=\"{}\">{name}</text>\
+             <text x=\"606\" y=\"{}\">{} writes</text>",
             at + 4,
-            description[number]
-                .replacen(": ", "</text><text x=\"606\" y=\"Y\">", 1)
-                .replace('Y', &(at + 20).to_string())
+            at + 20,
+            thousands(*total)
         )
         .unwrap_or_default();
     }
@@ -460,5 +460,20 @@ fn clock(nanos: i64, other: i64) -> String {
     match (text.split_once('T'), other.split_once('T')) {
         (Some((day, time)), Some((other, _))) if day == other => time.trim_end_matches('Z').to_owned(),
         _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::replay::compare;
+    use super::*;
+
+    /// Fault: a `Y` in the name of a configuration was drawn as a number.
+    #[test]
+    fn a_drawing_has_the_names_of_its_columns() {
+        let mut compared = compare(None, None).unwrap();
+        compared.names[1] = "Yes: <b>".to_owned();
+        let drawing = svg(&compared);
+        assert!(drawing.contains(">Yes: &lt;b&gt;</text>"), "{drawing}");
     }
 }

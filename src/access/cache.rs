@@ -46,8 +46,8 @@ impl Key {
 pub(super) enum Unanswered {
     /// Too many questions are in flight.
     Full,
-    /// The apiserver did not answer, for this reason.
-    Fault(Arc<str>),
+    /// The apiserver did not answer.
+    Fault,
 }
 
 /// A question in flight: its answer and the answer's time to live.
@@ -209,7 +209,7 @@ mod tests {
         let (sender, answer) = oneshot::channel();
         let question = async move {
             let answer: Result<u32, _> = answer.await;
-            answer.map(|value| (value, TTL)).map_err(|_gone| Unanswered::Fault("gone".into()))
+            answer.map(|value| (value, TTL)).map_err(|_gone| Unanswered::Fault)
         };
         (sender, question.boxed())
     }
@@ -253,7 +253,7 @@ mod tests {
         assert!(first.as_mut().now_or_never().is_none());
         assert_eq!(answers.ask((2, 2), &clock, || at_once(2)).await, Err(Unanswered::Full));
         drop(sender);
-        assert_eq!(first.await, Err(Unanswered::Fault("gone".into())));
+        assert_eq!(first.await, Err(Unanswered::Fault));
         assert_eq!(answers.len(), 0);
         for key in 1..=3 {
             assert_eq!(answers.ask((key, key), &clock, || at_once(2)).await, Ok(2));

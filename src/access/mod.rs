@@ -243,7 +243,7 @@ impl Access {
             Ok(Some(caller)) => (Identified::Accepted, Ok(caller)),
             Ok(None) => (Identified::Refused, Err(Status::new(401, "Unauthorized", "Unauthorized"))),
             Err(Unanswered::Full) => (Identified::Limited, Err(busy("tokens"))),
-            Err(Unanswered::Fault(_)) => {
+            Err(Unanswered::Fault) => {
                 let message = "the token could not be reviewed, because the apiserver does not answer";
                 (Identified::Unanswered, Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1)))
             }
@@ -323,7 +323,7 @@ impl Access {
                         Ok(Decision { allowed: true, .. }) => allowed,
                         Ok(Decision { allowed: false, reason }) => denied(&reason),
                         Err(Unanswered::Full) => (Verdict::Limited, Err(busy("permissions"))),
-                        Err(Unanswered::Fault(_)) => {
+                        Err(Unanswered::Fault) => {
                             let message =
                                 "Internal error occurred: the apiserver does not answer whether this is allowed";
                             let refusal = Status::new(500, "InternalError", message).with_retry_after(1);
@@ -419,7 +419,7 @@ impl Access {
                         // Without the message, which may repeat the question.
                         tracing::warn!(review = review.label(), code, reason, "the apiserver does not answer reviews");
                     }
-                    Err(Unanswered::Fault(reason.into()))
+                    Err(Unanswered::Fault)
                 }
             }
         }
@@ -486,7 +486,7 @@ fn busy(what: &str) -> Status {
 fn unreadable(fault: &serde_json::Error) -> Unanswered {
     // The position of the fault, not the text.
     tracing::debug!(line = fault.line(), column = fault.column(), "a review's answer cannot be read");
-    Unanswered::Fault("the answer cannot be read".into())
+    Unanswered::Fault
 }
 
 impl fmt::Debug for Access {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -9,28 +10,20 @@ use prometheus::proto::MetricFamily;
 use crate::shard::{self, Settings, Shards};
 
 /// Reads the shards when scraped.
-#[derive(Debug, Clone)]
-pub struct ShardCollector(Arc<Mutex<Inner>>);
-
 #[derive(Debug)]
-struct Inner {
+pub(super) struct ShardCollector {
     shards: Shards,
-    limits: Settings,
-    metrics: shard::Metrics,
+    limits: Arc<ArcSwap<Settings>>,
+    metrics: Mutex<shard::Metrics>,
 }
 
 impl ShardCollector {
-    /// A collector of these shards.
+    /// A collector of these shards, with the active limits.
     ///
     /// # Errors
     /// Never in practice: the names are valid.
-    pub fn new(shards: Shards, limits: Settings) -> Result<Self, prometheus::Error> {
-        Ok(Self(Arc::new(Mutex::new(Inner { shards, limits, metrics: shard::Metrics::new()? }))))
-    }
-
-    /// Applies reloaded limits.
-    pub fn set_limits(&self, limits: Settings) {
-        self.0.lock().limits = limits;
+    pub(super) fn new(shards: Shards, limits: Arc<ArcSwap<Settings>>) -> Result<Self, prometheus::Error> {
+        Ok(Self { shards, limits, metrics: Mutex::new(shard::Metrics::new()?) })
     }
 }
 
@@ -42,7 +35,6 @@ impl Collector for ShardCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let Inner { shards, limits, metrics } = &mut *self.0.lock();
-        metrics.collect(shards, limits)
+        self.metrics.lock().collect(&self.shards, &self.limits.load())
     }
 }

@@ -24,7 +24,6 @@ use prometheus::Registry;
 use tokio::sync::Notify;
 use tower::{Service, ServiceBuilder};
 
-pub use collector::ShardCollector;
 pub use web::Web;
 
 use crate::deliver::Monitor;
@@ -34,6 +33,7 @@ use crate::metrics;
 use crate::server::Origins;
 use crate::shard::{Settings, Shards};
 use crate::upstream::Verb;
+use collector::ShardCollector;
 use web::Passwords;
 
 /// The delivery loop runs at least every five seconds; after this time it counts as stuck.
@@ -54,7 +54,7 @@ struct Inner {
     shards: Shards,
     monitor: Monitor,
     history: history::Monitor,
-    limits: ArcSwap<Settings>,
+    limits: Arc<ArcSwap<Settings>>,
     draining: AtomicBool,
     reload: Notify,
     access: Access,
@@ -76,7 +76,10 @@ pub struct Access {
 }
 
 impl Admin {
-    /// Creates the endpoints of these parts.
+    /// Creates the endpoints of these parts, and registers the metrics of the shards.
+    ///
+    /// # Errors
+    /// Never in practice: the names are valid.
     pub fn new(
         registry: Registry,
         shards: Shards,
@@ -84,21 +87,23 @@ impl Admin {
         history: history::Monitor,
         limits: Settings,
         access: Access,
-    ) -> Self {
-        Self(Arc::new(Inner {
+    ) -> Result<Self, prometheus::Error> {
+        let limits = Arc::new(ArcSwap::from_pointee(limits));
+        registry.register(Box::new(ShardCollector::new(shards.clone(), Arc::clone(&limits))?))?;
+        Ok(Self(Arc::new(Inner {
             passwords: Passwords::new(shards.clock().clone()),
             registry,
             shards,
             monitor,
             history,
-            limits: ArcSwap::from_pointee(limits),
+            limits,
             draining: AtomicBool::new(false),
             reload: Notify::new(),
             access,
             web: ArcSwap::default(),
             config: ArcSwap::default(),
             face: OnceLock::new(),
-        }))
+        })))
     }
 
     /// Returns the layers that every request passes, from the outermost, and the router.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{self, Access};
-use crate::admin::{self, Admin, ShardCollector};
+use crate::admin::{self, Admin};
 use crate::clock::Clock;
 use crate::config::{self, Config, Writes};
 use crate::correlator::KeySecret;
@@ -86,7 +86,6 @@ pub struct App {
     access: Access,
     shadow: Shadow,
     monitor: Monitor,
-    collector: ShardCollector,
     history: history::Monitor,
     metrics: Metrics,
     registry: Registry,
@@ -155,8 +154,6 @@ impl App {
         let spool = beginning.map(|beginning| beginning.restore(&shards));
         let (shadow, runner) = Shadow::new(shards.clone(), self::secret()?);
         let monitor = Monitor::new(config.gate, &registry)?;
-        let collector = ShardCollector::new(shards.clone(), config.shard.clone())?;
-        registry.register(Box::new(collector.clone()))?;
         let metrics = Metrics::new(&registry)?;
         let access = access(&config, &upstream, shards.clock().clone(), &registry)?;
         let mode = match upstream {
@@ -170,11 +167,12 @@ impl App {
             origins: listeners::origins(&config, &admin_address.into()),
             is_open: !admin_address.ip().to_canonical().is_loopback() && !secured.admin_requires_certificate(),
         };
-        let limits = config.shard.clone();
+        let (shown, limits) = (shards.clone(), config.shard.clone());
+        let admin = Admin::new(registry.clone(), shown, monitor.clone(), history.clone(), limits, admin_access)?;
         let app = Arc::new(Self {
             address,
             admin_address,
-            admin: Admin::new(registry.clone(), shards.clone(), monitor.clone(), history.clone(), limits, admin_access),
+            admin,
             secured,
             history,
             started_with: config.clone(),
@@ -186,7 +184,6 @@ impl App {
             access,
             shadow,
             monitor,
-            collector,
             metrics,
             registry,
             tasks: TaskTracker::new(),
@@ -375,11 +372,6 @@ impl App {
     /// Returns all metrics in Prometheus' text format.
     pub fn metrics_text(&self) -> String {
         crate::metrics::render(&self.registry)
-    }
-
-    /// Runs a task for which the stop waits.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn(task);
     }
 
     /// Returns the active log level.

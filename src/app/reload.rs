@@ -73,7 +73,6 @@ impl App {
         self.shadow.set(new.shadow.clone());
         self.monitor.set_settings(new.gate);
         self.access.reload(&new.access);
-        self.collector.set_limits(new.shard.clone());
         self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
         self.admin.set_config(shown(&new, &at_restart));

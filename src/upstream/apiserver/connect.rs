@@ -133,13 +133,17 @@ pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
         path: settings.kubeconfig.clone(),
         source: Unread::because(&error),
     };
-    match (&settings.kubeconfig, &settings.context) {
+    let config = match (&settings.kubeconfig, &settings.context) {
         (Some(path), _) => {
             let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-            kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)
+            kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?
         }
-        (None, Some(_)) => kube::Config::from_kubeconfig(&options).await.map_err(failed),
-        (None, None) => kube::Config::infer().await.map_err(|error| Error::Infer(Unread::because(&error))),
+        (None, Some(_)) => kube::Config::from_kubeconfig(&options).await.map_err(failed)?,
+        (None, None) => kube::Config::infer().await.map_err(|error| Error::Infer(Unread::because(&error)))?,
+    };
+    match (config.cluster_url.scheme(), config.cluster_url.authority()) {
+        (Some(_), Some(_)) => Ok(config),
+        _ => Err(Error::Address(config.cluster_url)),
     }
 }
 

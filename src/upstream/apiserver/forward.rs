@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::uri::{Authority, InvalidUriParts, Parts, PathAndQuery, Scheme};
+use http::uri::PathAndQuery;
 use http::{Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
@@ -38,10 +38,8 @@ pub struct Forwarder(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    scheme: Scheme,
-    authority: Authority,
-    /// The path of the cluster's URL, without a slash at the end.
-    prefix: String,
+    /// The cluster's URL, without a slash at the end.
+    base: String,
     https: HttpsConnector<HttpConnector>,
     timeout: Duration,
     lanes: Box<[Lane]>,
@@ -84,15 +82,10 @@ impl Forwarder {
     pub(super) async fn new(settings: &Settings) -> Result<Self, Error> {
         let mut config = config(settings).await?;
         config.auth_info = kube::config::AuthInfo::default();
-        let Parts { scheme, authority, path_and_query, .. } = config.cluster_url.clone().into_parts();
-        let no_host = || Error::Address(config.cluster_url.clone());
-        let prefix = path_and_query.as_ref().map_or("", PathAndQuery::path).trim_end_matches('/').to_owned();
         let upgrades = https_connector(&config, Protocols::Http1)?;
         let upgrades = connector(upgrades, settings.timeout, |_| Ok::<_, std::convert::Infallible>(()));
         Ok(Self(Arc::new(Inner {
-            scheme: scheme.ok_or_else(no_host)?,
-            authority: authority.ok_or_else(no_host)?,
-            prefix,
+            base: config.cluster_url.to_string().trim_end_matches('/').to_owned(),
             https: https_connector(&config, Protocols::All)?,
             timeout: settings.timeout,
             lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
@@ -140,27 +133,12 @@ impl Forwarder {
 }
 
 impl Inner {
-    /// Addresses a request to the API server.
+    /// Addresses a request to the API server, with the same path and query byte for byte.
     fn address(&self, request: &mut Request<Outgoing>) -> Result<(), Unanswered> {
-        *request.uri_mut() = self.uri(request.uri()).map_err(|fault| Unanswered::Path(fault.to_string()))?;
-        *request.version_mut() = http::Version::HTTP_11;
+        let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+        let uri = Uri::try_from(format!("{}{path}", self.base));
+        *request.uri_mut() = uri.map_err(|fault| Unanswered::Path(fault.to_string()))?;
         Ok(())
-    }
-
-    /// Returns the URI at the API server, with the same path and query byte for byte.
-    fn uri(&self, asked: &Uri) -> Result<Uri, InvalidUriParts> {
-        let path = asked.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let path = if self.prefix.is_empty() {
-            path
-        } else {
-            // Two valid paths in a row are a valid path.
-            PathAndQuery::try_from(format!("{}{path}", self.prefix)).unwrap_or(path)
-        };
-        let mut parts = Parts::default();
-        parts.scheme = Some(self.scheme.clone());
-        parts.authority = Some(self.authority.clone());
-        parts.path_and_query = Some(path);
-        Uri::from_parts(parts)
     }
 }
 

@@ -357,6 +357,10 @@ async fn an_unusable_kubeconfig_is_named() {
     let settings =
         Settings { kubeconfig: Some(file.path().to_owned()), context: Some("other".into()), ..Settings::default() };
     assert!(matches!(connect(settings).await.unwrap_err(), Error::Kubeconfig { .. }));
+    let file = kubeconfig("apiserver.test");
+    let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
+    let fault = connect(settings).await.unwrap_err();
+    assert_eq!(fault.to_string(), "the apiserver's URL apiserver.test names no host");
 }
 
 /// Fault: the error quoted the lines around the fault.

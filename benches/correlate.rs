@@ -16,6 +16,7 @@ use eventweir::correlator::{KeySecret, Patch, Policy, Rate, Settings as Correlat
 use eventweir::event::{ApiGroup, Event, json};
 use eventweir::outbox::{Answer, Request};
 use eventweir::shard::{Settings, Shard};
+use eventweir::upstream::patch_document;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use tikv_jemallocator::Jemalloc;
 
@@ -140,7 +141,7 @@ fn repeat(c: &mut Criterion) {
         }
         start_writes(&mut shard, now);
         let mut through = |event: Event| {
-            let patch = Patch::of(&event).to_json(None);
+            let patch = patch_document(&Patch::of(&event), None, ApiGroup::Core);
             (patch, shard.accept(event, 1, now, &policy).unwrap())
         };
         c.bench_function(&format!("repeat: accept and write the patch, {name}{suffix}"), |b| {

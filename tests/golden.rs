@@ -14,6 +14,7 @@ use eventweir::correlator::{
     Settings, Settled, Suppression, TokenBucket, Verdict, namespace_tag,
 };
 use eventweir::event::{ApiGroup, Event, json};
+use eventweir::upstream::patch_document;
 use serde_json::{Map, Value, json};
 
 /// The recorded files of one kind, from the project's own copy and from `EVENTWEIR_VECTORS`.
@@ -124,7 +125,7 @@ fn patch_value(decision: &Decision, event: &Event) -> Value {
     if decision.before == 0 {
         return Value::Null;
     }
-    serde_json::from_str(&Patch::of(event).to_json(None)).unwrap()
+    serde_json::from_str(&patch_document(&Patch::of(event), None, ApiGroup::Core)).unwrap()
 }
 
 /// What a step gave, in the form of the vectors: `skip`, `event`, `patch`, `write`.

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
-use super::patch::document;
+use super::patch::patch_document;
 use super::store::{Settings, Store};
 use super::{
     ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Updated,
@@ -181,7 +181,7 @@ fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Answer, Status>
         // A copy, because the outbox keeps its event until the answer is settled.
         Request::Create { event, .. } => store.create(Event::clone(event), now)?,
         Request::Patch { group, namespace, name, patch, claim } => {
-            let body = document(patch, claim.as_deref(), *group).into();
+            let body = patch_document(patch, claim.as_deref(), *group).into();
             let patch = ClientPatch { patch_type: PatchType::StrategicMerge, body };
             let writer = Writer { manager: SmolStr::new_static("eventweir"), group: *group };
             let options = PatchOptions { writer, dry_run: false, validation: FieldValidation::Ignore };

@@ -22,6 +22,7 @@ pub use list::{
     WatchOptions, Writer,
 };
 pub use metrics::Metrics;
+pub use patch::patch_document;
 pub use watch::{EmbeddedWatch, Watch};
 
 use std::sync::Arc;

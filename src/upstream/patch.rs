@@ -49,8 +49,8 @@ fn annotations<S: Serializer>(claim: &Claim, serializer: S) -> Result<S::Ok, S::
     serializer.collect_map(removed.chain(own).chain(others))
 }
 
-/// Returns the patch document for `group`.
-pub(super) fn document(patch: &Patch, claim: Option<&Claim>, group: ApiGroup) -> String {
+/// Returns the patch document for `group`: the claim, which client-go does not have, then the members that change.
+pub fn patch_document(patch: &Patch, claim: Option<&Claim>, group: ApiGroup) -> String {
     let metadata = claim.map(|claim| Metadata { resource_version: &claim.resource_version, annotations: claim });
     let document = match group {
         ApiGroup::Core => Document {
@@ -81,14 +81,6 @@ fn series(patch: &Patch) -> Option<EventSeries> {
     (patch.count >= 2).then_some(EventSeries { count: patch.count, last_observed_time })
 }
 
-impl Patch {
-    /// Returns the patch document of core/v1: the claim, which client-go does not have, then those of `count`,
-    /// `lastTimestamp` and `message` that change.
-    pub fn to_json(&self, claim: Option<&Claim>) -> String {
-        document(self, claim, ApiGroup::Core)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,7 +91,7 @@ mod tests {
 
     /// Returns the event as the apiserver stores it after the patch.
     fn applied(patch: &Patch, claim: Option<&Claim>, group: ApiGroup, event: &Event) -> Event {
-        let body = document(patch, claim, group);
+        let body = patch_document(patch, claim, group);
         apply(PatchType::StrategicMerge, body.as_bytes(), group, FieldValidation::Ignore, event).unwrap().event
     }
 
@@ -107,7 +99,7 @@ mod tests {
     fn patches_read_as_client_go_writes_them() {
         let check = |count, last_timestamp, message: &str, expected: &str| {
             let patch = Patch { count, last_timestamp, message: message.into() };
-            assert_eq!(patch.to_json(None), expected);
+            assert_eq!(patch_document(&patch, None, ApiGroup::Core), expected);
         };
         let time = Some(Time(1_772_352_000));
         check(2, time, "m", r#"{"count":2,"lastTimestamp":"2026-03-01T08:00:00Z","message":"m"}"#);
@@ -129,7 +121,7 @@ mod tests {
             r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4","#,
             r#""line.eventweir/00":"2 0 a","messages.eventweir/last":"[\"m\"]"}},"count":5,"lastTimestamp":null,"message":"m"}"#
         );
-        assert_eq!(patch.to_json(Some(&claim)), expected);
+        assert_eq!(patch_document(&patch, Some(&claim), ApiGroup::Core), expected);
         let event = applied(&patch, Some(&claim), ApiGroup::Core, &Event::default());
         assert_eq!(event.metadata.resource_version, "7");
         let annotations = event.metadata.rare.unwrap().annotations;
@@ -144,7 +136,7 @@ mod tests {
         let claim = Claim { resource_version, tag, value, annotations, removed, ends_series: true };
         let patch = Patch { count: 5, last_timestamp: Some(LEFT_OUT), message: "".into() };
         let expected = r#"{"metadata":{"annotations":{"tally.eventweir/b":"3@4"}},"series":null,"count":5}"#;
-        assert_eq!(patch.to_json(Some(&claim)), expected);
+        assert_eq!(patch_document(&patch, Some(&claim), ApiGroup::Core), expected);
         let event = Event { series: Some(EventSeries::default()), ..Event::default() };
         let event = applied(&patch, Some(&claim), ApiGroup::Core, &event);
         assert_eq!((event.series, event.count), (None, 5));
@@ -153,9 +145,9 @@ mod tests {
     #[test]
     fn through_events_v1_only_the_series_moves() {
         let patch = |count| Patch { count, last_timestamp: Some(Time(1_772_352_000)), message: "m".into() };
-        let document = document(&patch(2), None, ApiGroup::Events);
+        let document = patch_document(&patch(2), None, ApiGroup::Events);
         assert_eq!(document, r#"{"series":{"count":2,"lastObservedTime":"2026-03-01T08:00:00.000000Z"}}"#);
-        assert_eq!(super::document(&patch(1), None, ApiGroup::Events), "{}");
+        assert_eq!(patch_document(&patch(1), None, ApiGroup::Events), "{}");
         let event = Event { message: "first".into(), ..Event::default() };
         let event = applied(&patch(2), None, ApiGroup::Events, &event);
         let event = applied(&patch(1), None, ApiGroup::Events, &event);

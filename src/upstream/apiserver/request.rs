@@ -10,9 +10,9 @@ use crate::event::json::{self, FieldValidation};
 use crate::event::selector::{FieldSelector, LabelSelector};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::outbox::Request;
-use crate::upstream::patch::document;
 use crate::upstream::{
     ApplyOptions, ClientPatch, DeleteOptions, ListOptions, PatchOptions, UpdateOptions, Version, WatchOptions, Writer,
+    patch_document,
 };
 
 /// The User-Agent; the part before the `/` is the default manager in managedFields.
@@ -31,7 +31,7 @@ pub(super) fn of_write(request: &Request) -> Result {
         Request::Create { group, event } => create(*group, event, None),
         Request::Patch { group, namespace, name, patch, claim } => {
             let path = item(*group, namespace, name) + "?fieldManager=eventweir";
-            let body = document(patch, claim.as_deref(), *group).into();
+            let body = patch_document(patch, claim.as_deref(), *group).into();
             with_body(Method::PATCH, path, "application/strategic-merge-patch+json", body)
         }
         Request::Read { group, namespace, name } => get_not_older(*group, namespace, name, 0),

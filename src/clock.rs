@@ -18,20 +18,17 @@ pub struct Mono(pub i64);
 impl Mono {
     /// Returns the nanoseconds from `earlier` to `self`; negative if the clock went back, saturating as Go's
     /// `Time.Sub`.
-    #[must_use]
     pub const fn nanos_since(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
     }
 
     /// Returns the time from `earlier` to `self`; zero if the clock went back.
-    #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         let nanos = self.nanos_since(earlier);
         if nanos <= 0 { Duration::ZERO } else { Duration::from_nanos(nanos.unsigned_abs()) }
     }
 
     /// Returns the point `duration` later, saturating.
-    #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
     }
@@ -48,19 +45,16 @@ pub struct Now {
 
 impl Now {
     /// Sets both clocks to the same `nanos`, as client-go's tests with an injected clock do, and a replay.
-    #[must_use]
     pub const fn at(nanos: i64) -> Self {
         Self { wall: nanos, mono: Mono(nanos) }
     }
 
     /// Returns the wall clock's time at another point of the monotonic clock.
-    #[must_use]
     pub const fn wall_at(self, mono: Mono) -> i64 {
         self.wall.saturating_add(mono.nanos_since(self.mono))
     }
 
     /// Returns the wall-clock seconds since 1970, rounded down.
-    #[must_use]
     pub const fn wall_seconds(self) -> i64 {
         self.wall.div_euclid(1_000_000_000)
     }
@@ -82,7 +76,6 @@ enum Source {
 
 impl Clock {
     /// Returns the system's clocks.
-    #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn system() -> Self {
         Self(Source::System(tokio::time::Instant::now()))
@@ -90,14 +83,12 @@ impl Clock {
 
     /// Returns a clock that starts at `wall` (unix nanoseconds) and follows tokio's clock, which tests pause and
     /// advance.
-    #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn simulated(wall: i64) -> Self {
         Self(Source::Tokio(tokio::time::Instant::now(), wall))
     }
 
     /// Returns a clock that starts at `wall` (unix nanoseconds) and moves only by [`advance`](Self::advance).
-    #[must_use]
     pub fn manual(wall: i64) -> Self {
         Self(Source::Manual(wall, Arc::new(watch::Sender::new(0))))
     }
@@ -110,7 +101,6 @@ impl Clock {
     }
 
     /// Reads both clocks.
-    #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn now(&self) -> Now {
         let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);

@@ -65,7 +65,6 @@ struct Line<'a> {
 
 impl EventLog {
     /// Returns a handle without a log.
-    #[must_use]
     pub const fn none() -> Self {
         Self(None)
     }
@@ -85,7 +84,6 @@ impl EventLog {
     }
 
     /// Whether there is a log.
-    #[must_use]
     pub const fn is_kept(&self) -> bool {
         self.0.is_some()
     }

@@ -68,25 +68,21 @@ impl Monitor {
     }
 
     /// Whether eventweir may get events: the first list is complete, or no longer waited for.
-    #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready.is_cancelled()
     }
 
     /// Returns a token that is cancelled once [`is_ready`](Self::is_ready).
-    #[must_use]
     pub fn ready(&self) -> CancellationToken {
         self.ready.clone()
     }
 
     /// Whether the upstream's events are known and followed.
-    #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced.get() == 1
     }
 
     /// Returns the time since the last message about events from the upstream; `None` before the first.
-    #[must_use]
     pub fn heard(&self, now: Now) -> Option<Duration> {
         let heard = self.heard.load(Ordering::Relaxed);
         (heard > 0).then(|| now.mono.since(Mono(heard)))

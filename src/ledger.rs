@@ -50,7 +50,6 @@ pub struct Occurrences([u64; WrittenAs::ALL.len()]);
 
 impl Occurrences {
     /// `number` occurrences that show in one way.
-    #[must_use]
     pub fn of(shown: WrittenAs, number: u64) -> Self {
         let mut occurrences = Self::default();
         occurrences.add(shown, number);
@@ -70,13 +69,11 @@ impl Occurrences {
     }
 
     /// Returns the number of occurrences that show in this way.
-    #[must_use]
     pub const fn get(&self, shown: WrittenAs) -> u64 {
         self.0[shown as usize]
     }
 
     /// Returns the number of all occurrences.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -149,7 +146,6 @@ impl LostReason {
     ];
 
     /// The metric label.
-    #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Suppressed => "suppressed",
@@ -231,43 +227,36 @@ impl Ledger {
     }
 
     /// Returns the number of received occurrences.
-    #[must_use]
     pub const fn received(&self) -> u64 {
         self.received
     }
 
     /// Returns the number of occurrences refused on arrival for this reason.
-    #[must_use]
     pub const fn rejected(&self, reason: RejectReason) -> u64 {
         self.rejected[reason as usize]
     }
 
     /// Returns the number of occurrences shown upstream in this way.
-    #[must_use]
     pub const fn written(&self, shown: WrittenAs) -> u64 {
         self.written.get(shown)
     }
 
     /// Returns the number of occurrences lost for this reason.
-    #[must_use]
     pub fn lost(&self, reason: LostReason) -> u64 {
         LostReason::ALL.iter().position(|known| *known == reason).map_or(0, |index| self.lost[index])
     }
 
     /// Returns the number of all occurrences shown upstream.
-    #[must_use]
     pub fn total_written(&self) -> u64 {
         self.written.total()
     }
 
     /// Returns the number of all lost occurrences.
-    #[must_use]
     pub fn total_lost(&self) -> u64 {
         self.lost.iter().sum()
     }
 
     /// Returns the number of all occurrences refused on arrival.
-    #[must_use]
     pub fn total_rejected(&self) -> u64 {
         self.rejected.iter().sum()
     }
@@ -275,13 +264,11 @@ impl Ledger {
 
 impl Balance {
     /// Returns the number of all waiting occurrences.
-    #[must_use]
     pub fn total_waiting(&self) -> u64 {
         self.waiting.iter().sum()
     }
 
     /// Whether every received occurrence is accounted for.
-    #[must_use]
     pub fn is_exact(&self) -> bool {
         let ledger = &self.ledger;
         let known = ledger.total_rejected() + ledger.total_written() + self.total_waiting() + ledger.total_lost();

@@ -23,7 +23,6 @@ macro_rules! labelled {
             $vis const ALL: [Self; [$($label),+].len()] = [$(Self::$variant),+];
 
             /// Returns the label.
-            #[must_use]
             $vis const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label,)+ }
             }

@@ -18,25 +18,21 @@ pub struct Share {
 
 impl Share {
     /// Returns another part of the same sum, which is 0.
-    #[must_use]
     pub fn another(&self) -> Self {
         Self { own: 0, all: Arc::clone(&self.all) }
     }
 
     /// Returns this part.
-    #[must_use]
     pub const fn own(&self) -> usize {
         self.own
     }
 
     /// Returns the sum of all parts.
-    #[must_use]
     pub fn all(&self) -> usize {
         self.all.load(Ordering::Relaxed)
     }
 
     /// Returns the number of parts.
-    #[must_use]
     pub fn parts(&self) -> usize {
         Arc::strong_count(&self.all)
     }
@@ -45,7 +41,6 @@ impl Share {
     /// never evicts.
     ///
     /// LIMIT: until the larger parts are checked, the sum may reach twice the limit.
-    #[must_use]
     pub fn is_over(&self, limit: usize) -> bool {
         self.all() > limit && self.own > limit.div_ceil(self.parts())
     }

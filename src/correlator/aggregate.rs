@@ -149,7 +149,6 @@ pub(super) fn object_part(object: &str) -> &str {
 
 /// Returns the name that client-go gives an event: the involved object's name and the Unix time in nanoseconds, in hex
 /// (`tools/record/util/util.go`, `GenerateEventName`). As in client-go's aggregator, the result is not validated here.
-#[must_use]
 pub fn record_name(object: &str, now: Now) -> smol_str::SmolStr {
     let object = object_part(object);
     let sign = if now.wall < 0 { "-" } else { "" };

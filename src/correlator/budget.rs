@@ -40,7 +40,6 @@ struct State {
 
 impl TokenBucket {
     /// A full bucket.
-    #[must_use]
     pub const fn new() -> Self {
         Self(None)
     }
@@ -57,7 +56,6 @@ impl TokenBucket {
     }
 
     /// Returns the tokens at `now`; may be fractional.
-    #[must_use]
     pub fn tokens(&self, rate: Rate, now: Mono) -> f64 {
         let Some(state) = self.0 else { return rate.burst() };
         let refill =
@@ -66,7 +64,6 @@ impl TokenBucket {
     }
 
     /// Returns when [`take`](Self::take) will succeed: `now` if it would at once, `None` if never.
-    #[must_use]
     pub fn next_token(&self, rate: Rate, now: Mono) -> Option<Mono> {
         let would_grant = |at: Mono| Self::clone(self).take(rate, at);
         if would_grant(now) {
@@ -85,7 +82,6 @@ impl TokenBucket {
     }
 
     /// Returns when the bucket will be full; `None` if never.
-    #[must_use]
     pub fn full_at(&self, rate: Rate, now: Mono) -> Option<Mono> {
         let missing = rate.burst() - self.tokens(rate, now);
         if missing <= 0.0 {

@@ -9,7 +9,6 @@ use crate::event::Event;
 
 /// Whether `version` is newer than `known`. Versions of one API server are growing numbers. Any two other versions can
 /// only be compared for equality, so a different one counts as newer.
-#[must_use]
 pub fn is_newer(version: &str, known: &str) -> bool {
     match (version.parse::<u64>(), known.parse::<u64>()) {
         (Ok(version), Ok(known)) => version > known,
@@ -19,7 +18,6 @@ pub fn is_newer(version: &str, known: &str) -> bool {
 
 /// Returns a hash of a namespace in four bytes, to distinguish equal names in several namespaces. An observation has
 /// four spare bytes.
-#[must_use]
 pub fn namespace_tag(namespace: &str) -> u32 {
     let [tag @ .., _, _, _, _] = foldhash::fast::FixedState::default().hash_one(namespace).to_le_bytes();
     u32::from_le_bytes(tag)

@@ -40,7 +40,6 @@ pub struct Keys {
 
 impl Keys {
     /// Returns the event key: events with an equal one are repeats of one event.
-    #[must_use]
     pub const fn event(&self) -> Key {
         self.event
     }
@@ -166,7 +165,6 @@ const EVENT_KEY: [Field; 11] = [
 
 impl KeySecret {
     /// Returns the key of the source that reports `event`.
-    #[must_use]
     pub fn source(self, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Source);
         joiner.add(event.component());
@@ -175,7 +173,6 @@ impl KeySecret {
     }
 
     /// Returns the key of an event's name in a namespace.
-    #[must_use]
     pub fn name(self, namespace: &str, name: &str) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Name);
         joiner.add(namespace);
@@ -184,7 +181,6 @@ impl KeySecret {
     }
 
     /// Returns the key of a client's line of occurrences: the name that it gave its event, and the line's checksum.
-    #[must_use]
     pub fn line(self, namespace: &str, name: &str, checksum: u32) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Line);
         joiner.add(namespace);
@@ -195,7 +191,6 @@ impl KeySecret {
 
     /// Returns the key of the object that `event` is about, in the namespace of its events. A later object of the same
     /// name has the same key.
-    #[must_use]
     pub fn subject(self, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Subject);
         joiner.add(&event.metadata.namespace);
@@ -206,7 +201,6 @@ impl KeySecret {
 
     /// Returns the key of the group of similar events that `event` belongs to, over all objects and sources. The group
     /// is the component, reason, type, kind and namespace.
-    #[must_use]
     pub fn group(self, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Group);
         joiner.add(event.component());
@@ -218,7 +212,6 @@ impl KeySecret {
     }
 
     /// Returns the key of the object that `event` is about, within a group.
-    #[must_use]
     pub fn object(self, group: Key, event: &Event) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Object);
         joiner.add_key(group);
@@ -228,7 +221,6 @@ impl KeySecret {
     }
 
     /// Returns all keys of `event`.
-    #[must_use]
     pub fn keys(self, event: &Event, settings: &Settings) -> Keys {
         let mut shared = self.shared(event, settings);
         Keys {
@@ -352,7 +344,6 @@ fn value<'e>(event: &'e Event, field: Field, settings: &Settings) -> Cow<'e, str
 }
 
 /// Returns the text of a field in an event.
-#[must_use]
 pub fn field_value(event: &Event, field: Field) -> &str {
     let object = &event.involved_object;
     match field {

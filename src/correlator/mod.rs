@@ -103,19 +103,16 @@ pub enum Verdict {
 
 impl Correlator {
     /// Creates the state of a new source.
-    #[must_use]
     pub fn new(secret: KeySecret) -> Self {
         Self { secret, groups: Groups::default(), observations: Observations::default(), buckets: None }
     }
 
     /// Returns the number of entries in all caches, which the memory limits count.
-    #[must_use]
     pub fn tracked_keys(&self) -> usize {
         self.groups.len() + self.observations.len() + self.buckets.as_ref().map_or(0, |buckets| buckets.len())
     }
 
     /// Returns the observation that `event` would count on, without counting it.
-    #[must_use]
     pub fn find(&self, event: &Event, keys: &Keys, now: Now, settings: &Settings) -> Option<&Observation> {
         if settings.correlation == Correlation::Off {
             return None;
@@ -203,7 +200,6 @@ impl Correlator {
     }
 
     /// Returns the tokens of a budget that is paid here (`Suppression::Drop`), and when the next one comes.
-    #[must_use]
     pub fn tokens(&self, budget: Key, rate: Rate, now: Mono) -> (f64, Option<Mono>) {
         let bucket = self.buckets.as_ref().and_then(|buckets| buckets.peek(&budget)).copied().unwrap_or_default();
         (bucket.tokens(rate, now), bucket.next_token(rate, now))

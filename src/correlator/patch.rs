@@ -19,7 +19,6 @@ pub struct Patch {
 
 impl Patch {
     /// The patch that brings a stored record to the state of `event`.
-    #[must_use]
     pub fn of(event: &Event) -> Self {
         Self { count: event.count, last_timestamp: event.last_timestamp, message: event.message.clone() }
     }

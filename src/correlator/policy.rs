@@ -51,7 +51,6 @@ pub enum Pattern {
 
 impl Pattern {
     /// Whether the pattern matches a text.
-    #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         match self {
             Self::Exact(exact) => exact == text,
@@ -66,7 +65,6 @@ impl Matches {
     }
 
     /// Returns the first condition that an event does not meet, and the event's text of that member.
-    #[must_use]
     pub fn miss<'e>(&self, event: &'e Event) -> Option<(&'static str, &'e str)> {
         let conditions = [
             ("component", &self.component, event.component()),
@@ -84,13 +82,11 @@ impl Matches {
 
 impl Policy {
     /// Returns the settings for `event`.
-    #[must_use]
     pub fn select(&self, event: &Event) -> &Arc<Settings> {
         self.rule(event).1
     }
 
     /// Returns the number of the first rule that matches `event`, and its settings.
-    #[must_use]
     pub fn rule(&self, event: &Event) -> (Option<usize>, &Arc<Settings>) {
         let found = self.rules.iter().position(|rule| rule.matches.matches(event));
         (found, found.and_then(|number| self.rules.get(number)).map_or(&self.base, |rule| &rule.settings))
@@ -112,7 +108,6 @@ impl Policy {
     }
 
     /// Whether such an event is correlated, or only passed on.
-    #[must_use]
     pub fn correlates(&self, event: &Event) -> bool {
         self.select(event).correlation == Correlation::On
     }

@@ -160,7 +160,6 @@ impl Field {
     ];
 
     /// Returns the field's path in a core/v1 Event, which is also its name in the configuration.
-    #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
             Self::SourceComponent => "source.component",
@@ -183,7 +182,6 @@ impl Field {
     }
 
     /// Returns the field with this path.
-    #[must_use]
     pub fn from_path(path: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|field| field.path() == path)
     }

@@ -92,49 +92,41 @@ impl Monitor {
     }
 
     /// Returns the current settings.
-    #[must_use]
     pub fn settings(&self) -> GateSettings {
         **self.0.settings.load()
     }
 
     /// Returns the time of the loop's last turn.
-    #[must_use]
     pub fn last_turn(&self) -> Mono {
         Mono(self.0.last_turn.load(Ordering::Relaxed))
     }
 
     /// Returns the current limit of requests in flight.
-    #[must_use]
     pub fn window(&self) -> i64 {
         self.0.metrics.window.get()
     }
 
     /// Returns the metric of the upstream's state.
-    #[must_use]
     pub fn up(&self) -> IntGauge {
         self.0.metrics.up.clone()
     }
 
     /// Whether the upstream is up.
-    #[must_use]
     pub fn is_up(&self) -> bool {
         self.0.metrics.up.get() == 1
     }
 
     /// Whether a request to the upstream has ended, with an answer or without.
-    #[must_use]
     pub fn is_tried(&self) -> bool {
         self.0.is_tried.load(Ordering::Relaxed)
     }
 
     /// Returns how many refused records were repaired in this way.
-    #[must_use]
     pub fn repairs(&self, repair: Repair) -> u64 {
         self.0.metrics.repairs.with_label_values(&[repair.label()]).get()
     }
 
     /// Whether the upstream's newest answer to this verb of delivery was 403.
-    #[must_use]
     pub fn is_forbidden(&self, verb: Verb) -> bool {
         self.forbidden(verb).is_some_and(|forbidden| forbidden.get() == 1)
     }

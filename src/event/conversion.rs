@@ -17,7 +17,6 @@ const UNKNOWN: &str = "Unknown";
 
 /// Returns the event as a create through events.k8s.io/v1, valid if it was valid in either API group. Its `count`
 /// becomes a series. `wall`, in unix nanoseconds, is its time if it has none.
-#[must_use]
 pub fn to_events_v1(event: &Event, wall: i64) -> Event {
     let mut converted = event.clone();
     let stated = event.first_timestamp.or(event.last_timestamp).map(micro);
@@ -65,7 +64,6 @@ pub fn to_events_v1(event: &Event, wall: i64) -> Event {
 }
 
 /// Returns the series of `count` occurrences; `None` for fewer than 2.
-#[must_use]
 pub fn series(count: i32, last: Option<Time>, wall: i64) -> Option<EventSeries> {
     let last_observed_time = Some(last.map_or_else(|| MicroTime::from_unix_nanos(wall), micro));
     (count >= 2).then_some(EventSeries { count, last_observed_time })
@@ -73,7 +71,6 @@ pub fn series(count: i32, last: Option<Time>, wall: i64) -> Option<EventSeries> 
 
 /// Returns the number of occurrences of a stored event, which either API group may have written: the count of its
 /// series, else its count, at least 1.
-#[must_use]
 pub fn occurrences(stored: &Event) -> i32 {
     stored.series.as_ref().map_or(stored.count, |series| series.count).max(1)
 }

@@ -17,13 +17,11 @@ struct Claim {
 }
 
 /// Returns the managed fields of an event that is to be created under its client's name.
-#[must_use]
 pub fn claim(manager: &str) -> ManagedFields {
     serde_json::to_string(&[Claim { manager: manager.to_owned() }]).ok().map(Arc::from)
 }
 
 /// Returns the manager of a [`claim`]; `None` for any other managed fields.
-#[must_use]
 pub fn claimed(fields: &ManagedFields) -> Option<SmolStr> {
     let [Claim { manager }] = serde_json::from_str(fields.as_deref()?).ok()?;
     Some(manager.into())

@@ -33,7 +33,6 @@ pub enum ApiGroup {
 
 impl ApiGroup {
     /// Returns the group's name, which is empty for the core group.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Core => "",
@@ -42,7 +41,6 @@ impl ApiGroup {
     }
 
     /// Returns the `apiVersion` of objects in this group.
-    #[must_use]
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Core => "v1",
@@ -202,7 +200,6 @@ pub const NEW_STYLE_MESSAGE_MAX: usize = 1024;
 const NEW_STYLE_TEXT_MAX: usize = 128;
 
 /// Returns the longest prefix of `text` that ends at a character boundary and has at most `limit` bytes.
-#[must_use]
 pub fn cut(text: &str, limit: usize) -> SmolStr {
     text.split_at(text.floor_char_boundary(limit)).0.into()
 }
@@ -210,26 +207,22 @@ pub fn cut(text: &str, limit: usize) -> SmolStr {
 impl Event {
     /// Whether the API server accepts this event without an eventTime. Its namespace must be that of the involved
     /// object, or `default` if that has none (`validation/events.go`, `legacyValidateEvent`).
-    #[must_use]
     pub fn can_be_old_style(&self) -> bool {
         let (object, own) = (&self.involved_object.namespace, &self.metadata.namespace);
         if object.is_empty() { own == "default" } else { object == own }
     }
 
     /// Whether the type is `Warning`.
-    #[must_use]
     pub fn is_warning(&self) -> bool {
         self.event_type == "Warning"
     }
 
     /// Returns the reporting component: `source.component`, or the reporting controller if that is empty.
-    #[must_use]
     pub fn component(&self) -> &str {
         if self.source.component.is_empty() { &self.reporting_controller } else { &self.source.component }
     }
 
     /// Returns the reporting instance: `source.host`, or the reporting instance if there is no source.
-    #[must_use]
     pub fn host(&self) -> &str {
         if self.source.component.is_empty() && self.source.host.is_empty() {
             &self.reporting_instance
@@ -239,7 +232,6 @@ impl Event {
     }
 
     /// Returns roughly the bytes of this event, inline and on the heap. Memory limits count in these.
-    #[must_use]
     pub fn approximate_size(&self) -> usize {
         // A string on the heap has two reference counts beside it.
         let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len().saturating_add(16) } else { 0 };

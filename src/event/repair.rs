@@ -57,7 +57,6 @@ impl Objection<'_> {
 
 impl Repair {
     /// Returns the text of the client's `Warning` header.
-    #[must_use]
     pub const fn warning(self) -> &'static str {
         match self {
             Self::Message => "eventweir: the message was too long and has been cut",

@@ -22,7 +22,6 @@ pub enum WatchEvent {
 
 impl WatchEvent {
     /// Returns the `type` of the event on the wire.
-    #[must_use]
     pub const fn label(&self) -> &'static str {
         match self {
             Self::Added(_) => "ADDED",

@@ -176,13 +176,11 @@ pub struct Decided {
 }
 
 /// Formats a time for people and programs.
-#[must_use]
 pub fn stamp(nanos: i64) -> String {
     MicroTime::from_unix_nanos(nanos).to_string()
 }
 
 /// Replaces control characters that a terminal would obey, and cuts the text to at most `most` bytes.
-#[must_use]
 pub fn clean(text: &str, most: usize) -> String {
     let is_safe =
         |c: char| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && !('\u{2066}'..='\u{2069}').contains(&c);
@@ -270,7 +268,6 @@ impl Query {
     }
 
     /// Whether the query selects an object.
-    #[must_use]
     pub fn matches(&self, history: &History) -> bool {
         self.is_about(history) && history.facts.iter().any(|fact| self.means(history, fact))
     }
@@ -286,7 +283,6 @@ impl Query {
     }
 
     /// Whether the query selects a reason of an object. A reason that has no fact of its own may be among the others.
-    #[must_use]
     pub fn means(&self, history: &History, fact: &Fact) -> bool {
         let names_object = [&self.name, &self.uid, &self.event].iter().any(|text| !text.is_empty());
         let is_meant = |fact: &Fact| self.selects(&fact.reason, &fact.component, &fact.host);
@@ -294,7 +290,6 @@ impl Query {
     }
 
     /// Whether the query selects a reason that a source reports.
-    #[must_use]
     pub fn selects(&self, reason: &str, of_component: &str, of_host: &str) -> bool {
         let (component, host) = self.source.split_once('/').unwrap_or((&self.source, ""));
         (self.reason.is_empty() || self.reason == reason)
@@ -303,7 +298,6 @@ impl Query {
     }
 
     /// Says that an object has a similar name, or that it has other reasons and sources only.
-    #[must_use]
     pub fn near(&self, history: &History) -> String {
         if self.is_about(history) {
             return "Other reasons or sources of it are known: leave out --reason and --source.".to_owned();
@@ -312,14 +306,12 @@ impl Query {
     }
 
     /// Whether an object is of the selected kind and uid.
-    #[must_use]
     pub fn means_object(&self, object: &crate::event::ObjectReference) -> bool {
         (self.kind.is_empty() || is_kind(&self.kind, &object.kind, &object.api_version))
             && (self.uid.is_empty() || self.uid == object.uid)
     }
 
     /// Returns the length of the common beginning of the queried name and the object's name.
-    #[must_use]
     pub fn likeness(&self, history: &History) -> usize {
         let is_near = !self.name.is_empty() && (self.namespace.is_empty() || self.namespace == history.namespace);
         if !is_near {
@@ -329,7 +321,6 @@ impl Query {
     }
 
     /// Describes the selected object in words.
-    #[must_use]
     pub fn object(&self) -> String {
         let texts = [("event", &self.event), ("uid", &self.uid), ("source", &self.source)];
         let other = || texts.iter().find(|(_, text)| !text.is_empty()).map(|(what, text)| format!("{what} {text}"));
@@ -376,7 +367,6 @@ pub enum Upstream {
 
 impl Explanation {
     /// Combines what the shards know into an answer.
-    #[must_use]
     pub fn new(query: &Query, shards: Vec<Known>, upstream: Upstream, now: i64) -> Self {
         let began = shards.iter().filter_map(|known| known.span.0).min();
         let forgotten = shards.iter().filter_map(|known| known.span.1).max();

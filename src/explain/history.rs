@@ -131,13 +131,11 @@ impl Fact {
     }
 
     /// Whether a client has reported anything about it.
-    #[must_use]
     pub const fn is_reported(&self) -> bool {
         self.received + self.refused_changes > 0
     }
 
     /// Its source in words.
-    #[must_use]
     pub fn source(&self) -> String {
         super::tap::source(&self.component, &self.host)
     }
@@ -150,7 +148,6 @@ pub struct Messages(VecDeque<(u64, SmolStr)>);
 
 impl Messages {
     /// Returns them, the oldest first.
-    #[must_use]
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &(u64, SmolStr)> {
         self.0.iter()
     }
@@ -300,7 +297,6 @@ impl History {
     }
 
     /// Returns the bytes of the history, with reserved capacity.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.texts
             + self.facts.capacity() * size_of::<Fact>()
@@ -366,14 +362,12 @@ impl History {
     }
 
     /// Whether a fact occurred in the last hour and the upstream shows nothing of it.
-    #[must_use]
     pub fn is_unseen(&self, fact: &Fact, now: Mono) -> bool {
         let is_in_summary = || fact.into.is_some_and(|into| self.kept(into).is_some_and(|kept| kept.stored));
         fact.received > fact.rejected && fact.shown == 0 && fact.rates.received.hour(now) > 0 && !is_in_summary()
     }
 
     /// Returns the record with this number.
-    #[must_use]
     pub fn kept(&self, record: RecordId) -> Option<&Kept> {
         self.records.iter().rev().find(|kept| kept.record == record)
     }
@@ -451,7 +445,6 @@ impl History {
     }
 
     /// Returns an event about the object.
-    #[must_use]
     pub fn sample(&self) -> Event {
         let mut event = Event::default();
         event.metadata.namespace = self.namespace.clone();

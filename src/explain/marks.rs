@@ -31,7 +31,6 @@ impl Marks {
     }
 
     /// Hashes the parts of an event.
-    #[must_use]
     pub fn new(secret: KeySecret, event: &Event) -> Self {
         Self::with(secret, event, &event.message)
     }

@@ -143,7 +143,6 @@ pub struct Ruling {
 
 impl Store {
     /// Creates an empty store.
-    #[must_use]
     pub fn new(settings: Settings, secret: KeySecret) -> Self {
         Self {
             settings,
@@ -164,7 +163,6 @@ impl Store {
     }
 
     /// Creates an empty store. Limits apply to both stores together.
-    #[must_use]
     pub fn another(&self) -> Self {
         Self {
             bytes: self.bytes.another(),
@@ -192,13 +190,11 @@ impl Store {
     }
 
     /// Whether anything is kept.
-    #[must_use]
     pub const fn is_on(&self) -> bool {
         self.settings.enabled
     }
 
     /// Whether records carry their messages in an annotation.
-    #[must_use]
     pub const fn annotates(&self) -> bool {
         self.settings.enabled && self.settings.annotation_bytes > 0
     }
@@ -528,7 +524,6 @@ impl Store {
     }
 
     /// Returns the object of a place.
-    #[must_use]
     pub const fn object(&self, spot: Spot) -> Key {
         spot.object
     }

@@ -70,7 +70,6 @@ impl Recent {
     }
 
     /// Returns the rate per second over the last minute.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number for people")]
     pub fn per_second(mut self, now: Mono) -> f64 {
         self.advance(now);
@@ -80,7 +79,6 @@ impl Recent {
     }
 
     /// Returns the number within a window. A bucket that is only partly within the window counts in proportion.
-    #[must_use]
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a number for people")]
     #[expect(clippy::cast_sign_loss, reason = "a sum of counts")]
     pub fn within(mut self, window: Window, now: Mono) -> u64 {
@@ -97,7 +95,6 @@ impl Recent {
     }
 
     /// Returns the number in the last hour, and in up to ten minutes before it.
-    #[must_use]
     pub fn hour(mut self, now: Mono) -> u64 {
         self.advance(now);
         self.tens.iter().map(|number| u64::from(*number)).sum()
@@ -147,7 +144,6 @@ impl Minutes {
     }
 
     /// Returns the number of each minute, the newest first.
-    #[must_use]
     pub fn list(mut self, now: Mono) -> [u32; MINUTES] {
         self.advance(now);
         self.numbers
@@ -187,19 +183,16 @@ impl Totals {
     }
 
     /// Returns the sum of both.
-    #[must_use]
     pub fn plus(self, other: Self) -> Self {
         self.each(other, u64::saturating_add)
     }
 
     /// Returns the growth since an earlier total.
-    #[must_use]
     pub fn since(self, other: Self) -> Self {
         self.each(other, u64::saturating_sub)
     }
 
     /// Returns the occurrences that no record counts, or none counts yet.
-    #[must_use]
     pub fn not_shown(&self) -> u64 {
         let others = self.rejected + self.shown + self.folded;
         (self.lost + self.dropped).min(self.received.saturating_sub(others))

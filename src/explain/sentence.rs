@@ -72,7 +72,6 @@ impl Object {
     }
 
     /// Says where the occurrences of a reason are.
-    #[must_use]
     pub fn explain(&self, part: &Part, upstream: Upstream) -> Answer {
         if let Some((why, number)) = part.lost.iter().find(|(why, _)| **why != "suppressed") {
             self.explain_lost(part, why, *number)

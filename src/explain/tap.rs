@@ -51,7 +51,6 @@ impl Default for Tap {
 
 impl Tap {
     /// Whether the tap has a reader.
-    #[must_use]
     pub fn is_read(&self) -> bool {
         self.0.receiver_count() > 0
     }
@@ -88,7 +87,6 @@ impl Tap {
     }
 
     /// Returns a reader of all lines from now on.
-    #[must_use]
     pub fn read(&self) -> broadcast::Receiver<Arc<Line>> {
         self.0.subscribe()
     }
@@ -100,7 +98,6 @@ fn short(text: &SmolStr) -> SmolStr {
 }
 
 /// Formats a source.
-#[must_use]
 pub fn source(component: &str, host: &str) -> String {
     if host.is_empty() { component.to_owned() } else { format!("{component}/{host}") }
 }
@@ -155,7 +152,6 @@ impl Selector {
     }
 
     /// Whether a line is selected.
-    #[must_use]
     pub fn wants(&self, line: &Line) -> bool {
         self.conditions.iter().all(|(name, values)| {
             let fits = |value: &str, text: &str| match value.strip_suffix('*') {

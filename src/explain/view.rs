@@ -18,7 +18,6 @@ pub struct Unseen {
 
 impl Unseen {
     /// Adds the facts of another store.
-    #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
         self.number += other.number;
         self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
@@ -27,7 +26,6 @@ impl Unseen {
 }
 
 /// Formats the share of occurrences that took no write, for people; `-` without occurrences.
-#[must_use]
 pub fn saved(received: f64, written: f64) -> String {
     if received > 0.0 {
         format!("{:.1} %", (100.0 * (1.0 - written / received)).clamp(0.0, 100.0))
@@ -38,7 +36,6 @@ pub fn saved(received: f64, written: f64) -> String {
 
 impl Store {
     /// Returns the newest messages of a record as a JSON list of limited bytes, the newest last.
-    #[must_use]
     pub fn messages(&mut self, object: Key, record: RecordId) -> Option<SmolStr> {
         let most = self.settings.annotation_bytes;
         if most == 0 {
@@ -63,20 +60,17 @@ impl Store {
     }
 
     /// Returns the groups of similar events; the first counts those beyond the limit.
-    #[must_use]
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
     /// Returns occurrences and writes per minute, the newest first.
-    #[must_use]
     pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 2] {
         self.flow.map(|minutes| minutes.list(now))
     }
 
     /// Returns how many facts of the last hour the upstream shows nothing of, and the oldest of them. Covers only
     /// namespaces that the caller may see.
-    #[must_use]
     pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool, now: Mono) -> Unseen {
         let mut unseen = Unseen::default();
         for history in self.histories().filter(|history| is_seen(&history.namespace)) {
@@ -92,25 +86,21 @@ impl Store {
     }
 
     /// Returns how often each rule was chosen; the first counts events that no rule matches.
-    #[must_use]
     pub fn rule_hits(&self) -> &[u64] {
         &self.rule_hits
     }
 
     /// Returns when the store began, and the time of the newest decision that it has forgotten.
-    #[must_use]
     pub const fn span(&self) -> (Option<i64>, Option<i64>) {
         (self.began, self.forgotten_until)
     }
 
     /// Returns the number of refused occurrences that are noted with their object.
-    #[must_use]
     pub const fn rejected(&self) -> u64 {
         self.rejected
     }
 
     /// Returns the bytes kept.
-    #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes.own() + self.group_bytes.own()
     }

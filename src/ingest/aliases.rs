@@ -162,7 +162,6 @@ pub(super) enum Entered {
 
 impl Aliases {
     /// Returns an empty table for `max` names, hashed with `secret`.
-    #[must_use]
     pub fn new(max: NonZeroUsize, secret: KeySecret) -> Self {
         Self { known: Mutex::default(), max, secret }
     }

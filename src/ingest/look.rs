@@ -149,7 +149,6 @@ fn unseen(unseen: &Unseen) -> Value {
 impl Face {
     /// Compares the decisions of the second configuration since its start, for all namespaces or one; `None` without a
     /// second configuration.
-    #[must_use]
     pub fn shadow(&self, namespace: Option<&str>) -> Option<Value> {
         let is_seen = |seen: &str| namespace.is_none_or(|namespace| namespace.is_empty() || namespace == seen);
         let difference = self.0.shadow.difference(&is_seen)?;
@@ -207,7 +206,6 @@ impl Face {
     }
 
     /// Returns the noisiest objects, reasons, components and namespaces.
-    #[must_use]
     pub fn top(&self, query: &TopQuery) -> Value {
         let shards = &self.0.shards;
         let now = shards.clock().now();

@@ -160,7 +160,6 @@ struct Inner {
 
 impl Face {
     /// Returns an HTTP interface for these shards and this upstream.
-    #[must_use]
     pub fn new(
         settings: Settings,
         shards: Shards,
@@ -201,7 +200,6 @@ impl Face {
     }
 
     /// Returns the places for the bytes of bodies, which pass-through shares.
-    #[must_use]
     pub fn bodies(&self) -> Places {
         self.0.bodies.clone()
     }

@@ -96,7 +96,6 @@ impl Outbox {
     }
 
     /// Returns the folded event of the same group and object, if the table has one.
-    #[must_use]
     pub fn folded_like(&self, event: &Event, now: Mono) -> Option<&Event> {
         self.folded.get(self.groups.object(event), now)
     }

@@ -49,7 +49,6 @@ impl Outbox {
     }
 
     /// Whether a request of this record is in flight.
-    #[must_use]
     pub fn is_in_flight(&self, id: RecordId) -> bool {
         self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::InFlight(_)))
     }
@@ -161,7 +160,6 @@ impl Outbox {
     }
 
     /// Returns the digest of this name. Iterates over all budgets: only for the rare DELETE of a digest.
-    #[must_use]
     pub fn digest(&self, namespace: &str, name: &str) -> Option<RecordId> {
         let digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest());
         let mut ids = digests.map(|digest| (digest.record, self.records.get(&digest.record), &digest.event));
@@ -172,7 +170,6 @@ impl Outbox {
     }
 
     /// Returns the name of a record of the outbox, and whether the upstream is known to hold it.
-    #[must_use]
     pub fn name(&self, id: RecordId) -> Option<(smol_str::SmolStr, bool)> {
         self.records.get(&id).map(|record| (record.event.metadata.name.clone(), record.stand.held().is_some()))
     }

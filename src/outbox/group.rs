@@ -22,7 +22,6 @@ pub enum UpstreamGroup {
 
 impl UpstreamGroup {
     /// Returns the group through which the record of `event` is written.
-    #[must_use]
     pub fn of(self, event: &Event) -> ApiGroup {
         match self {
             Self::Core => ApiGroup::Core,

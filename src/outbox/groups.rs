@@ -105,7 +105,6 @@ pub struct Leaving {
 
 impl Leaving {
     /// Returns the number of occurrences that fold.
-    #[must_use]
     pub fn occurrences(&self) -> u64 {
         self.records.iter().map(|(_, record)| record.pending.total()).sum()
     }
@@ -454,7 +453,6 @@ impl Outbox {
     }
 
     /// Whether records wait to fold into storm records of another shard.
-    #[must_use]
     pub const fn is_leaving(&self) -> bool {
         matches!(&self.leaving, Some(all) if !all.is_empty())
     }

@@ -54,7 +54,6 @@ pub struct Entry {
 
 impl Entry {
     /// Returns all occurrences that the upstream has not acknowledged.
-    #[must_use]
     pub fn occurrences(&self) -> Occurrences {
         let mut occurrences = self.owed;
         occurrences.merge(self.later);
@@ -95,7 +94,6 @@ impl Outbox {
     }
 
     /// Whether there are changes to take.
-    #[must_use]
     pub fn has_changes(&self) -> bool {
         !self.journal.changed.is_empty()
     }

@@ -46,7 +46,6 @@ pub struct ClientLine {
 impl ClientLine {
     /// Returns the line of an event whose count is its client's total, or 0 if the client states none. A name that is
     /// too long for an annotation has no line either.
-    #[must_use]
     pub fn of(event: &Event) -> Self {
         let name = event.metadata.name.clone();
         let total = if name.len() > NAME_BYTES_MAX { 0 } else { event.count.max(0) };
@@ -98,7 +97,6 @@ fn slot(key: &str) -> SmolStr {
 
 /// Returns a checksum of what the events of one line have in common: object, reporter and reason. It must not change
 /// between versions.
-#[must_use]
 pub fn line_checksum(event: &Event) -> u32 {
     let object = &event.involved_object;
     crc([&object.uid, &object.kind, &object.name, &event.reason, event.component(), event.host()])
@@ -267,7 +265,6 @@ impl Record {
 
 impl Outbox {
     /// Whether writes carry tags, and so lines.
-    #[must_use]
     pub const fn writes_lines(&self) -> bool {
         self.writer.is_some()
     }
@@ -295,7 +292,6 @@ impl Outbox {
     }
 
     /// Returns the total of a client on a record of the outbox.
-    #[must_use]
     pub fn line(&self, id: RecordId, name: &str, checksum: u32) -> Option<i32> {
         let record = self.records.get(&id)?;
         record.later_lines.total(name, checksum).or_else(|| record.lines.total(name, checksum))

@@ -51,14 +51,12 @@ const QUEUE: usize = 5;
 
 impl Outbox {
     /// Returns a record of the outbox.
-    #[must_use]
     pub fn glimpse(&self, id: RecordId) -> Option<Glimpse<'_>> {
         let record = self.records.get(&id)?;
         Some(Glimpse { event: &record.event, kind: record.kind, sent: record.sent.count })
     }
 
     /// Returns the state of a record; `None` if it owes no write and was not written just before.
-    #[must_use]
     pub fn view(&self, id: RecordId) -> Option<View> {
         let record: &Record = self.records.get(&id)?;
         let version = match &record.stand {
@@ -74,7 +72,6 @@ impl Outbox {
     }
 
     /// Returns the state of a budget; `None` if it is full.
-    #[must_use]
     pub fn tokens(&self, source: Key, budget: Key, now: Mono) -> Option<Tokens> {
         let budget = self.budgets.peek(&BudgetId::of_spam_key(source, budget).0)?;
         let mut queue: Vec<Order> = budget.owed().collect();
@@ -84,13 +81,11 @@ impl Outbox {
     }
 
     /// Returns the time of a budget's next token; `None` if the budget is full.
-    #[must_use]
     pub fn next_token(&self, source: Key, budget: Key, now: Mono) -> Option<Mono> {
         self.budgets.peek(&BudgetId::of_spam_key(source, budget).0)?.next_token(now)
     }
 
     /// Returns the name of a digest or storm record. Iterates over all budgets: only for `explain`.
-    #[must_use]
     pub fn digest_name(&self, id: RecordId) -> Option<SmolStr> {
         let mut digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest());
         digests.find(|digest| digest.record == id).map(|digest| digest.event.metadata.name.clone())

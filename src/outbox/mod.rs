@@ -128,7 +128,6 @@ const ROOMY: usize = 1024;
 
 impl Outbox {
     /// Returns an empty outbox. `seed` feeds the jitter of retries.
-    #[must_use]
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self {
             settings,
@@ -158,7 +157,6 @@ impl Outbox {
     }
 
     /// Returns an empty outbox with the same settings, which shares its limits with this one.
-    #[must_use]
     pub fn another(&self, seed: u64) -> Self {
         Self {
             bytes: self.bytes.another(),
@@ -179,31 +177,26 @@ impl Outbox {
     }
 
     /// Returns the number of records.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
     /// Whether the outbox has no records.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.len() == 0
     }
 
     /// Returns the bytes of the events and digests held.
-    #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes.own()
     }
 
     /// Returns the number of budgets that are not known to be full.
-    #[must_use]
     pub fn budgets(&self) -> usize {
         self.budgets.len()
     }
 
     /// Returns the number of groups with waiting records or a storm record, and of events known to have folded.
-    #[must_use]
     pub fn groups_and_folded(&self) -> (usize, usize) {
         (self.groups.len(), self.folded.len())
     }
@@ -211,7 +204,6 @@ impl Outbox {
     /// Whether a new record of this source may be offered: there is room, and the source stays within its share. The
     /// share counts the source's own records and the free room only. So each of several flooding sources gets an equal
     /// part, and some room stays free.
-    #[must_use]
     pub fn has_room(&self, source: Key) -> bool {
         let Settings { max_records, max_bytes, source_percent, .. } = &self.settings;
         let (all, percent) = (self.record_count.all(), source_percent.get().min(100));
@@ -251,7 +243,6 @@ impl Outbox {
     }
 
     /// Returns the desired state of a record that is not settled.
-    #[must_use]
     pub fn unsettled(&self, id: RecordId) -> Option<&Event> {
         self.records.get(&id).filter(|record| !matches!(record.phase, Phase::Settled)).map(|record| &record.event)
     }
@@ -262,14 +253,12 @@ impl Outbox {
     }
 
     /// Whether a write is owed, in flight or to be retried.
-    #[must_use]
     pub fn owes(&self) -> bool {
         self.records.values().any(|record| !matches!(record.phase, Phase::Settled))
     }
 
     /// Returns the waiting occurrences by wait reason. Iterates over all records: for scrapes and tests, not for the
     /// hot path.
-    #[must_use]
     pub fn waiting(&self) -> [u64; Why::ALL.len()] {
         let mut waiting = [0; Why::ALL.len()];
         for record in self.records.values() {
@@ -420,7 +409,6 @@ impl Outbox {
 
     /// Returns when [`next_write`](Self::next_write) may have something to send if nothing else happens: `now` if it
     /// has already.
-    #[must_use]
     pub fn next_wakeup(&self, now: Mono) -> Option<Mono> {
         if !self.ready.is_empty() {
             return Some(now);
@@ -431,13 +419,11 @@ impl Outbox {
     }
 
     /// Whether a Warning is ready to be sent; shards with one go first.
-    #[must_use]
     pub fn has_warning(&self) -> bool {
         self.ready.has_warning() || self.groups.has_warning()
     }
 
     /// Whether a Normal write is ready to be sent; shards with one get every eighth turn.
-    #[must_use]
     pub fn has_normal(&self) -> bool {
         self.ready.has_normal() || self.groups.has_normal()
     }

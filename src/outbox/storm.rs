@@ -55,19 +55,16 @@ impl Outbox {
     }
 
     /// Returns the number of groups with a storm record in this shard.
-    #[must_use]
     pub fn storms(&self) -> usize {
         self.groups.storms()
     }
 
     /// Returns the time since which the oldest never-written record has waited for its group.
-    #[must_use]
     pub fn oldest_unshown(&self) -> Option<Mono> {
         self.groups.oldest().filter_map(|id| self.records.get(&id)).map(|record| record.since).min()
     }
 
     /// Returns the number of writes that the ceiling allows now; `None` without a ceiling.
-    #[must_use]
     pub fn ceiling_tokens(&self, now: Mono) -> Option<u32> {
         self.settings.groups.ceiling.map(|ceiling| self.groups.tokens(ceiling, now))
     }

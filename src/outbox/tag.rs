@@ -103,14 +103,12 @@ impl Outbox {
     }
 
     /// Returns the number of occurrences of a record of this process that `event` holds; `None` without its tag.
-    #[must_use]
     pub fn tag_count(&self, record: RecordId, event: &Event) -> Option<u64> {
         self.own_tag(record).and_then(|tag| count(event, &tag))
     }
 
     /// Returns the number of occurrences of a record that the upstream is known to hold under its tag; `None` if the
     /// record is not in the outbox.
-    #[must_use]
     pub fn settled(&self, record: RecordId) -> Option<u64> {
         let record = self.records.get(&record)?;
         Some(if record.is_inherited { 0 } else { record.settled() })

@@ -159,14 +159,12 @@ impl Shard {
     }
 
     /// Returns the store of this shard.
-    #[must_use]
     pub fn kept(&mut self) -> &Store {
         self.explain.tell();
         &self.explain
     }
 
     /// Returns the shard's part of the answer about the objects that the query selects.
-    #[must_use]
     pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy) -> Known {
         self.explain.tell();
         let mut matching = self.explain.histories().filter(|history| query.matches(history));
@@ -392,7 +390,6 @@ fn whole(tokens: f64) -> usize {
 
 impl Shards {
     /// Returns each shard's part of the answer about the objects that the query selects.
-    #[must_use]
     pub fn explain(&self, query: &Query) -> Vec<Known> {
         let policy = self.policy();
         (0..self.count()).map(|index| self.with(index, |shard, now| shard.explain(query, now, &policy))).collect()
@@ -411,7 +408,6 @@ impl Shards {
     }
 
     /// Returns the selected facts with the most occurrences within a window.
-    #[must_use]
     pub fn noisiest(&self, most: usize, window: Window, is_wanted: Wanted<'_>) -> Vec<Row> {
         let rows = (0..self.count())
             .flat_map(|index| self.with(index, |shard, now| shard.noisiest(most, window, is_wanted, now)));
@@ -422,7 +418,6 @@ impl Shards {
     }
 
     /// Returns the facts of the last hour of which the upstream shows nothing, in namespaces that the caller may see.
-    #[must_use]
     pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool) -> Unseen {
         let now = self.clock().now().mono;
         let each = (0..self.count()).map(|index| self.with(index, |shard, _| shard.kept().unseen(is_seen, now)));
@@ -430,7 +425,6 @@ impl Shards {
     }
 
     /// Returns occurrences and writes per minute, the newest first.
-    #[must_use]
     pub fn flow(&self) -> [[u64; MINUTES]; 2] {
         let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 2]);
         for index in 0..self.count() {
@@ -443,13 +437,11 @@ impl Shards {
     }
 
     /// Returns the groups of similar events of each shard. The first of each shard counts those beyond the limit.
-    #[must_use]
     pub fn groups(&self) -> Vec<Vec<Group>> {
         (0..self.count()).map(|index| self.with(index, |shard, _| shard.kept().groups().to_vec())).collect()
     }
 
     /// Returns how often each rule was chosen since the last reload. The first counts occurrences that no rule matches.
-    #[must_use]
     pub fn rule_hits(&self) -> Vec<u64> {
         let mut sum = Vec::new();
         for index in 0..self.count() {
@@ -466,19 +458,16 @@ impl Shards {
     }
 
     /// Returns the bytes kept for `explain`.
-    #[must_use]
     pub fn explain_bytes(&self) -> usize {
         (0..self.count()).map(|index| self.look(index, |shard| shard.explain.bytes())).sum()
     }
 
     /// Returns the mirror, which copies all occurrences to a second configuration if there is one.
-    #[must_use]
     pub fn mirror(&self) -> &Mirror {
         &self.0.mirror
     }
 
     /// Returns the tap on all occurrences.
-    #[must_use]
     pub fn tap(&self) -> &Tap {
         &self.0.tap
     }

@@ -76,7 +76,6 @@ impl Shard {
     }
 
     /// Whether a request of the record is in flight.
-    #[must_use]
     pub fn is_in_flight(&self, handle: &Handle) -> bool {
         self.outbox.is_in_flight(handle.record)
     }
@@ -165,19 +164,16 @@ impl Shards {
 
 impl Held {
     /// The record's name upstream.
-    #[must_use]
     pub fn name(&self) -> SmolStr {
         self.handle.as_ref().map(|handle| handle.name.clone()).unwrap_or_default()
     }
 
     /// Whether the upstream was known to hold the record when it was paused.
-    #[must_use]
     pub fn is_stored(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.stored)
     }
 
     /// Whether both pause the same record.
-    #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let record = |held: &Self| held.handle.as_ref().map(|handle| (held.shard, handle.record));
         record(self) == record(other)

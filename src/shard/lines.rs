@@ -29,7 +29,6 @@ pub(super) struct Total {
 impl Shard {
     /// Returns how far the client of `event` has counted under `name`, according to its line. Without a line, returns
     /// the count of the record of that exact name, with its waiting occurrences. Returns 0 without either.
-    #[must_use]
     pub fn counted_under(&mut self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
         let checksum = line_checksum(event);
         let read = self.lines.get(&self.secret.line(&event.metadata.namespace, name, checksum));
@@ -160,7 +159,6 @@ impl Shard {
 
 impl Shards {
     /// As [`Shard::line_of`].
-    #[must_use]
     pub fn line_of(&self, event: &Event) -> Option<i32> {
         self.with(self.shard_of(event), |shard, _| shard.line_of(event))
     }
@@ -172,7 +170,6 @@ impl Shards {
     }
 
     /// As [`Shard::counted_under`].
-    #[must_use]
     pub fn counted_under(&self, event: &Event, name: &str) -> i64 {
         let policy = self.policy();
         self.with(self.shard_of(event), |shard, now| shard.counted_under(event, name, now, &policy))

@@ -31,7 +31,6 @@ impl Metrics {
     }
 
     /// Reads the current values.
-    #[must_use]
     pub fn collect(&mut self, shards: &Shards, limits: &Settings) -> Vec<MetricFamily> {
         let (balance, sizes) = (shards.balance(), shards.sizes());
         self.ledger.observe(&balance);

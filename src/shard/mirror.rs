@@ -40,7 +40,6 @@ impl Mirror {
     }
 
     /// Returns the number of occurrences that were left out since the run began.
-    #[must_use]
     pub fn missed(&self) -> u64 {
         self.0.load().as_ref().map_or(0, |target| target.missed.load(Ordering::Relaxed))
     }

@@ -135,7 +135,6 @@ pub struct Found {
 
 impl Shard {
     /// Creates an empty shard.
-    #[must_use]
     pub fn new(secret: KeySecret, settings: Settings, seed: u64) -> Self {
         let outbox = Outbox::new(settings.outbox.clone(), seed);
         Self {
@@ -165,7 +164,6 @@ impl Shard {
     }
 
     /// Creates an empty shard with the same secret and settings. Limits apply to both shards together.
-    #[must_use]
     pub fn another(&self, seed: u64) -> Self {
         Self {
             source_count: self.source_count.another(),
@@ -310,7 +308,6 @@ impl Shard {
     }
 
     /// Returns the record that `event` would fold into, if it is tracked.
-    #[must_use]
     pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
         let correlator = self.sources.peek(&self.secret.source(event))?;
         let settings = policy.select(event);
@@ -339,19 +336,16 @@ impl Shard {
     }
 
     /// Returns when to call [`next_write`](Self::next_write) again.
-    #[must_use]
     pub fn next_wakeup(&self, now: Mono) -> Option<Mono> {
         self.outbox.next_wakeup(now)
     }
 
     /// Whether a Warning is ready to be sent.
-    #[must_use]
     pub fn has_warning(&self) -> bool {
         self.outbox.has_warning()
     }
 
     /// Whether anything other than a Warning is ready to be sent; see [`Outbox::has_normal`].
-    #[must_use]
     pub fn has_normal(&self) -> bool {
         self.outbox.has_normal()
     }
@@ -402,13 +396,11 @@ impl Shard {
     }
 
     /// Whether anything is still owed to the upstream.
-    #[must_use]
     pub fn owes(&self) -> bool {
         self.outbox.owes()
     }
 
     /// Returns the ledger and the waiting occurrences.
-    #[must_use]
     pub fn balance(&self) -> Balance {
         Balance { ledger: self.ledger.clone(), waiting: self.outbox.waiting() }
     }
@@ -419,7 +411,6 @@ impl Shard {
     }
 
     /// Returns the sizes of everything that the shard holds.
-    #[must_use]
     pub fn sizes(&self) -> Sizes {
         let (groups, folded) = self.outbox.groups_and_folded();
         Sizes {

@@ -23,7 +23,6 @@ pub struct Sizes {
 
 impl Sizes {
     /// Returns the sum of both.
-    #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
             sources: self.sources + other.sources,

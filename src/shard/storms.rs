@@ -56,7 +56,6 @@ impl Shard {
 
 impl Shards {
     /// Returns the totals of all storms.
-    #[must_use]
     pub fn storms(&self) -> Storms {
         let now = self.0.clock.now().mono;
         let oldest =
@@ -72,7 +71,6 @@ impl Shards {
     }
 
     /// Returns at most `max` folded events that `is_asked` selects. Searches all known ones.
-    #[must_use]
     pub fn folded(&self, max: usize, is_asked: impl Fn(&Event) -> bool) -> Vec<Event> {
         let now = self.0.clock.now().mono;
         let of_shard = |index| {
@@ -83,7 +81,6 @@ impl Shards {
     }
 
     /// Returns the folded event of the same group and object, if one is known.
-    #[must_use]
     pub fn folded_like(&self, event: &Event) -> Option<Event> {
         let now = self.0.clock.now().mono;
         self.look(self.shard_of(event), |shard| shard.outbox.folded_like(event, now).cloned())

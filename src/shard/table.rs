@@ -79,7 +79,6 @@ pub(super) struct Inner {
 
 impl Shards {
     /// Creates `count` empty shards, which share the limits of `settings`. `secret` keys the hashes, `seed` the jitter.
-    #[must_use]
     pub fn new(
         count: NonZeroUsize,
         settings: &Settings,
@@ -261,7 +260,6 @@ impl Shards {
 
     /// Returns the record of an event with this content, as far as its shard knows it: its name upstream, and its
     /// desired state while it is unsettled.
-    #[must_use]
     pub fn find(&self, event: &Event) -> Option<super::Found> {
         let policy = self.0.policy.load();
         self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)
@@ -269,7 +267,6 @@ impl Shards {
 
     /// Whether such an event is correlated, or only passed on. Accept the event under the same [policy](Self::policy)
     /// afterwards.
-    #[must_use]
     pub fn correlates(&self, event: &Event) -> bool {
         self.0.policy.load().correlates(event)
     }
@@ -310,14 +307,12 @@ impl Shards {
     }
 
     /// Returns the number of shards.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.0.shards.len()
     }
 
     /// Returns the ledger over all shards. Each shard is exact at the instant it is read, and so is their sum: records
     /// that move between shards meanwhile count as waiting.
-    #[must_use]
     pub fn balance(&self) -> Balance {
         let mut sum = Balance::default();
         for shard in &self.0.shards {
@@ -328,7 +323,6 @@ impl Shards {
     }
 
     /// Returns the sum of all shards' sizes.
-    #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.0.shards.iter().map(|shard| shard.lock().sizes()).fold(Sizes::default(), Sizes::plus)
     }
@@ -361,7 +355,6 @@ impl Shards {
     }
 
     /// Whether anything is still owed to the upstream.
-    #[must_use]
     pub fn owe(&self) -> bool {
         self.0.shards.iter().any(|shard| shard.lock().owes())
     }
@@ -372,7 +365,6 @@ impl Shards {
     }
 
     /// Returns the clock of the shards.
-    #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
@@ -386,7 +378,6 @@ impl Shards {
     }
 
     /// Returns the active rules.
-    #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         self.0.policy.load_full()
     }

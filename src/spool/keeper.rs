@@ -43,7 +43,6 @@ pub struct Opened {
 
 impl Keeper {
     /// Returns a keeper without an open file. Uses `secret` if the file has none.
-    #[must_use]
     pub fn new(medium: Arc<dyn Medium>, process: u64, secret: KeySecret) -> Self {
         Self {
             medium,
@@ -68,7 +67,6 @@ impl Keeper {
     }
 
     /// Whether the file is open.
-    #[must_use]
     pub const fn is_open(&self) -> bool {
         self.store.is_some()
     }
@@ -160,19 +158,16 @@ impl Keeper {
     }
 
     /// Whether the file was closed finally.
-    #[must_use]
     pub const fn is_closed(&self) -> bool {
         self.is_closed
     }
 
     /// Returns the number of entries in the file.
-    #[must_use]
     pub const fn entries(&self) -> u64 {
         self.entries
     }
 
     /// Returns the bytes of the file.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.medium.bytes()
     }

@@ -147,7 +147,6 @@ impl Beginning {
     }
 
     /// Returns the secret that the shards must hash keys with to find the records of an earlier process.
-    #[must_use]
     pub const fn secret(&self) -> KeySecret {
         self.secret
     }
@@ -199,7 +198,6 @@ impl Spool {
     }
 
     /// Whether waiting writes are in memory only, because the spool cannot be used.
-    #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.0.degraded.load(Ordering::Relaxed)
     }

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 
 /// Replaces each byte that is not UTF-8, and each half of a surrogate pair, by U+FFFD, as Go's decoder does.
-#[must_use]
 pub fn repaired(body: &[u8]) -> Cow<'_, str> {
     let text = std::str::from_utf8(body).map_or_else(|_invalid| Cow::Owned(lossy(body)), Cow::Borrowed);
     match without_half_pairs(&text) {

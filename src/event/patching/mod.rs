@@ -40,7 +40,6 @@ impl PatchType {
     const ALL: [Self; 3] = [Self::Json, Self::Merge, Self::StrategicMerge];
 
     /// Returns the Content-Type of this kind.
-    #[must_use]
     pub const fn media_type(self) -> &'static str {
         match self {
             Self::Json => "application/json-patch+json",
@@ -50,7 +49,6 @@ impl PatchType {
     }
 
     /// Returns the kind with this Content-Type, which has no parameters.
-    #[must_use]
     pub fn named(media_type: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|patch| patch.media_type() == media_type)
     }

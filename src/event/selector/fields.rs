@@ -79,27 +79,23 @@ impl FieldSelector {
     }
 
     /// Returns the selector of the event with this name.
-    #[must_use]
     pub fn of_name(name: &str) -> Self {
         Self { terms: vec![Term { field: "metadata.name".into(), relation: Relation::Equal, value: name.into() }] }
     }
 
     /// Returns the name that an event must have, if the selector requires one.
-    #[must_use]
     pub fn name(&self) -> Option<&str> {
         let mut terms = self.terms.iter().filter(|term| term.relation == Relation::Equal);
         terms.find(|term| term.field == "metadata.name").map(|term| term.value.as_str())
     }
 
     /// Whether the selector requires one involved object.
-    #[must_use]
     pub fn is_of_object(&self) -> bool {
         let is_object = |field: &str| matches!(field, "involvedObject.name" | "involvedObject.uid");
         self.terms.iter().any(|term| term.relation == Relation::Equal && is_object(&term.field))
     }
 
     /// Whether the event meets every term.
-    #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         self.terms.iter().all(|term| {
             let equal = value(event, &term.field) == Some(term.value.as_str());
@@ -111,14 +107,12 @@ impl FieldSelector {
     }
 
     /// Whether every event is selected.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
     /// Returns the selector in the field names of `group`. A field that the group lacks keeps its name; the upstream
     /// refuses it.
-    #[must_use]
     pub fn text(&self, group: ApiGroup) -> String {
         let terms = self.terms.iter().map(|term| {
             let relation = match term.relation {

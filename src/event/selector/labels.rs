@@ -46,7 +46,6 @@ impl LabelSelector {
     }
 
     /// Whether the event meets every requirement.
-    #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         let rare = event.metadata.rare.as_deref();
         self.requirements
@@ -55,7 +54,6 @@ impl LabelSelector {
     }
 
     /// Whether every event is selected.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }

@@ -68,7 +68,6 @@ impl Time {
     }
 
     /// Returns the whole second at or before `nanos` (unix nanoseconds).
-    #[must_use]
     pub const fn from_unix_nanos(nanos: i64) -> Self {
         Self(nanos.div_euclid(1_000_000_000))
     }
@@ -103,7 +102,6 @@ impl MicroTime {
     }
 
     /// Returns the whole microsecond at or before `nanos` (unix nanoseconds).
-    #[must_use]
     pub const fn from_unix_nanos(nanos: i64) -> Self {
         Self(nanos.div_euclid(1_000))
     }

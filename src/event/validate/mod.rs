@@ -17,19 +17,16 @@ use fault::{invalid_text, invalid_texts, plain, required};
 use names::{NameRule, qualified_name};
 
 /// Returns the faults of a label's key.
-#[must_use]
 pub fn label_key_faults(key: &str) -> Vec<String> {
     qualified_name(key)
 }
 
 /// Returns the faults of a label's value.
-#[must_use]
 pub fn label_value_faults(value: &str) -> Vec<String> {
     names::label_value(value)
 }
 
 /// Whether an event of `group` may have this name.
-#[must_use]
 pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
     let rule = match group {
         ApiGroup::Core => NameRule::PathSegment,
@@ -39,7 +36,6 @@ pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
 }
 
 /// Whether events.k8s.io/v1 accepts this `generateName`.
-#[must_use]
 pub fn is_valid_prefix(generate_name: &str) -> bool {
     names::name_prefix(NameRule::DnsSubdomain, generate_name).is_empty()
 }

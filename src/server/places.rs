@@ -2,13 +2,11 @@
 
 use std::num::NonZeroUsize;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use prometheus::IntGauge;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes of a piece of a held body.
 const PIECE: usize = 64 << 10;
@@ -16,23 +14,22 @@ const PIECE: usize = 64 << 10;
 /// A limited number of places. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Places {
-    most: u32,
-    free: Arc<Semaphore>,
+    most: i64,
+    /// The number of taken places, which no other value changes.
     taken: IntGauge,
 }
 
 /// A taken place, or several; dropping it frees them.
 #[derive(Debug)]
 pub struct Place {
+    number: i64,
     taken: IntGauge,
-    permit: OwnedSemaphorePermit,
 }
 
 impl Places {
-    /// Creates `most` places, but at most 2^32 - 1; the gauge shows how many are taken.
+    /// Creates `most` places; the gauge shows how many are taken, and counts them.
     pub fn new(most: NonZeroUsize, taken: IntGauge) -> Self {
-        let most = u32::try_from(most.get()).unwrap_or(u32::MAX);
-        Self { most, free: Arc::new(Semaphore::new(most as usize)), taken }
+        Self { most: i64::try_from(most.get()).unwrap_or(i64::MAX), taken }
     }
 
     /// Takes a place, unless all are taken.
@@ -44,39 +41,44 @@ impl Places {
     /// Returns half as many free places of their own, which no metric shows.
     #[must_use]
     pub fn half(&self) -> Self {
-        let most = (self.most / 2).max(1);
         let taken = IntGauge::new("part", "a part").expect("a valid name");
-        Self { most, free: Arc::new(Semaphore::new(most as usize)), taken }
+        Self { most: (self.most / 2).max(1), taken }
     }
 
     /// Whether all places are free.
     #[must_use]
     pub fn are_free(&self) -> bool {
-        self.free.available_permits() == self.most as usize
+        self.taken.get() == 0
     }
 
     /// Whether at least half of the places are free.
     pub(super) fn is_half_free(&self) -> bool {
-        self.free.available_permits() >= self.most as usize / 2
+        self.taken.get() <= self.most / 2
     }
 
-    /// Takes several places, or all if there are not that many. `None` unless all of these are free.
+    /// Takes several places, or all if there are not that many. `None` unless all of these are free. Of two that take
+    /// the last ones at once, both may get `None`.
     #[must_use]
     pub fn take_many(&self, number: u64) -> Option<Place> {
-        let number = u32::try_from(number).unwrap_or(u32::MAX).min(self.most);
-        let permit = Arc::clone(&self.free).try_acquire_many_owned(number).ok()?;
-        self.taken.add(number.into());
-        Some(Place { taken: self.taken.clone(), permit })
+        let number = i64::try_from(number).unwrap_or(i64::MAX).min(self.most);
+        self.taken.add(number);
+        let place = Place { number, taken: self.taken.clone() };
+        (self.taken.get() <= self.most).then_some(place)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.taken.sub(i64::try_from(self.permit.num_permits()).unwrap_or(i64::MAX));
+        self.taken.sub(self.number);
     }
 }
 
 impl Place {
+    /// Adds places of the same kind.
+    pub(super) fn add(&mut self, mut more: Self) {
+        self.number += std::mem::take(&mut more.number);
+    }
+
     /// Returns a body that keeps the place, and perhaps another one, until its client has taken all of it.
     pub fn hold(self, whole: Bytes, other: Option<Self>) -> Body {
         Body::new(Held { rest: whole, _places: (self, other) })

@@ -42,8 +42,8 @@ pub enum Unread {
 #[derive(Debug)]
 pub struct Reading {
     places: Places,
-    // LIMIT: doubles with each place, up to the limit of a body.
-    taken: Vec<Place>,
+    place: Option<Place>,
+    /// The number of places.
     number: usize,
 }
 
@@ -51,7 +51,7 @@ impl Reading {
     /// Begins without a place.
     #[must_use]
     pub const fn new(places: Places) -> Self {
-        Self { places, taken: Vec::new(), number: 0 }
+        Self { places, place: None, number: 0 }
     }
 
     /// Takes places for all bytes that were read, of which there are so many. Returns whether they were free.
@@ -65,7 +65,10 @@ impl Reading {
         }
         let number = bytes.max(self.number.saturating_mul(2)).max(LEAST);
         let Some(more) = self.places.take_many((number - self.number) as u64) else { return false };
-        self.taken.push(more);
+        match &mut self.place {
+            Some(place) => place.add(more),
+            None => self.place = Some(more),
+        }
         self.number = number;
         true
     }
@@ -73,13 +76,13 @@ impl Reading {
     /// Returns bytes that keep the places.
     fn hold(self, bytes: impl Into<Bytes>) -> Bytes {
         let bytes = bytes.into();
-        if bytes.is_empty() { bytes } else { Bytes::from_owner(Held { bytes, _reading: self }) }
+        if bytes.is_empty() { bytes } else { Bytes::from_owner(Held { bytes, _place: self.place }) }
     }
 }
 
 struct Held {
     bytes: Bytes,
-    _reading: Reading,
+    _place: Option<Place>,
 }
 
 impl AsRef<[u8]> for Held {

@@ -12,6 +12,9 @@ use crate::status::{Status, StatusDetails};
 pub(super) const OPERATIONS_MAX: usize = 10_000;
 /// LIMIT: bytes of all copies and moves of one patch; a patch with more does not apply.
 const CARRIED_BYTES_MAX: usize = 3 << 20;
+/// LIMIT: elements of all lists that operations add to or remove from, each counted as often as it may have to be moved;
+/// a patch with more does not apply.
+const SHIFTED_MAX: usize = 20_000_000;
 /// LIMIT: depth of a patched document; a patch that exceeds it does not apply. Trees are walked by recursion.
 pub(super) const DEPTH_MAX: usize = 256;
 /// LIMIT: bytes of a fault that quotes the patch; the rest is cut.
@@ -27,18 +30,34 @@ pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<
     if !operations.iter().all(Value::is_object) {
         return Err(unreadable("an operation is not an object"));
     }
-    let (mut unknown, mut carried) = (Vec::new(), 0_usize);
+    let (mut unknown, mut work) = (Vec::new(), Work::default());
     for (index, operation) in operations.into_iter().enumerate() {
         let names = operation.as_object().into_iter().flat_map(serde_json::Map::keys);
         let others = names.filter(|name| !["op", "path", "from", "value"].contains(&name.as_str()));
         unknown.extend(others.map(|name| format!("json patch unknown field \"[{index}].{name}\"")));
-        one(document, operation, &mut carried).map_err(|fault| inapplicable(index, &fault))?;
+        one(document, operation, &mut work).map_err(|fault| inapplicable(index, &fault))?;
     }
     Ok(unknown)
 }
 
-fn one(document: &mut Value, operation: Value, carried: &mut usize) -> std::result::Result<(), String> {
+/// What the operations of a patch have cost.
+#[derive(Debug, Default)]
+struct Work {
+    carried: usize,
+    shifted: usize,
+}
+
+fn one(document: &mut Value, operation: Value, work: &mut Work) -> std::result::Result<(), String> {
     let operation: PatchOperation = serde_json::from_value(operation).map_err(|fault| fault.to_string())?;
+    let from = if let PatchOperation::Move(moving) = &operation { Some(&moving.from) } else { None };
+    if !matches!(operation, PatchOperation::Replace(_) | PatchOperation::Test(_)) {
+        let lists = from.into_iter().map(|from| &**from).chain([operation.path()]).filter_map(|path| path.parent());
+        let lists = lists.filter_map(|list| document.pointer(list.as_str())?.as_array());
+        work.shifted = lists.fold(work.shifted, |sum, list| sum.saturating_add(list.len()));
+        if work.shifted > SHIFTED_MAX {
+            return Err(format!("operations move more than {SHIFTED_MAX} elements of lists"));
+        }
+    }
     let placed = match &operation {
         PatchOperation::Add(add) => Some(&add.value),
         PatchOperation::Replace(replace) => Some(&replace.value),
@@ -48,9 +67,9 @@ fn one(document: &mut Value, operation: Value, carried: &mut usize) -> std::resu
     };
     if let Some(value) = placed {
         if matches!(operation, PatchOperation::Copy(_) | PatchOperation::Move(_)) {
-            *carried = carried.saturating_add(value.to_string().len());
+            work.carried = work.carried.saturating_add(value.to_string().len());
         }
-        if *carried > CARRIED_BYTES_MAX {
+        if work.carried > CARRIED_BYTES_MAX {
             return Err(format!("copies and moves have more than {CARRIED_BYTES_MAX} bytes"));
         }
         if depth(value).saturating_add(operation.path().count()) > DEPTH_MAX {

@@ -208,6 +208,9 @@ fn a_patch_is_limited_in_depth_bytes_and_operations() {
     let double = json!({"op": "copy", "from": "/metadata", "path": "/metadata/x"});
     let fill = json!({"op": "add", "path": "/metadata/y", "value": "x".repeat(1 << 20)});
     check(vec![fill, double.clone(), double], 422, "copies and moves");
+    let list = json!({"op": "add", "path": "/metadata/finalizers", "value": vec!["a/b"; 3_000]});
+    let first = json!({"op": "move", "from": "/metadata/finalizers/0", "path": "/metadata/finalizers/2999"});
+    check([vec![list], vec![first; 9_999]].concat(), 422, "elements of lists");
     let test = json!({"op": "test", "path": "/count", "value": 2});
     check(vec![test.clone(); operations::OPERATIONS_MAX + 1], 413, "10001 operations");
     assert!(patched(PatchType::Json, &vec![test; operations::OPERATIONS_MAX].into(), FieldValidation::Ignore).is_ok());

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::uri::PathAndQuery;
+use http::uri::{InvalidUriParts, PathAndQuery};
 use http::{Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
@@ -38,8 +38,8 @@ pub struct Forwarder(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// The cluster's URL, without a slash at the end.
-    base: String,
+    /// The API server's URL.
+    cluster: Uri,
     https: HttpsConnector<HttpConnector>,
     timeout: Duration,
     lanes: Box<[Lane]>,
@@ -85,7 +85,7 @@ impl Forwarder {
         let upgrades = https_connector(&config, Protocols::Http1)?;
         let upgrades = connector(upgrades, settings.timeout, |_| Ok::<_, std::convert::Infallible>(()));
         Ok(Self(Arc::new(Inner {
-            base: config.cluster_url.to_string().trim_end_matches('/').to_owned(),
+            cluster: config.cluster_url.clone(),
             https: https_connector(&config, Protocols::All)?,
             timeout: settings.timeout,
             lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
@@ -133,13 +133,27 @@ impl Forwarder {
 }
 
 impl Inner {
-    /// Addresses a request to the API server, with the same path and query byte for byte.
+    /// Addresses a request to the API server.
     fn address(&self, request: &mut Request<Outgoing>) -> Result<(), Unanswered> {
-        let path = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
-        let uri = Uri::try_from(format!("{}{path}", self.base));
+        let uri = at(&self.cluster, request.uri());
         *request.uri_mut() = uri.map_err(|fault| Unanswered::Path(fault.to_string()))?;
         Ok(())
     }
+}
+
+/// Returns a URI at the API server, with the path and query byte for byte. They are not read as a part of a longer text,
+/// in which they could become a part of the host.
+fn at(cluster: &Uri, asked: &Uri) -> Result<Uri, InvalidUriParts> {
+    let path = asked.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let prefix = cluster.path().trim_end_matches('/');
+    let mut parts = cluster.clone().into_parts();
+    parts.path_and_query = Some(if prefix.is_empty() {
+        path
+    } else {
+        // Two valid paths in a row are a valid path.
+        PathAndQuery::try_from(format!("{prefix}{path}")).unwrap_or(path)
+    });
+    Uri::from_parts(parts)
 }
 
 impl Drop for Seat {
@@ -152,5 +166,28 @@ fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Unanswered {
     match classify(fault) {
         Failure::NotSent(text) => Unanswered::NotSent(text),
         failure => Unanswered::Lost(failure.words().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_is_addressed_to_the_api_server() {
+        let asked = |path: &'static str| {
+            let mut parts = http::uri::Parts::default();
+            parts.path_and_query = Some(PathAndQuery::try_from(path).unwrap());
+            Uri::from_parts(parts).unwrap()
+        };
+        for (cluster, path, expected) in [
+            ("https://kube:6443", "/api/v1?watch=1", "/api/v1?watch=1"),
+            ("https://kube:6443/k8s/", "//x/%2e./y", "/k8s//x/%2e./y"),
+            ("https://kube:6443", "*", "*"),
+        ] {
+            let uri = at(&cluster.parse().unwrap(), &asked(path)).unwrap();
+            let authority = uri.authority().map(http::uri::Authority::as_str);
+            assert_eq!((authority, uri.path_and_query().unwrap().as_str()), (Some("kube:6443"), expected));
+        }
     }
 }

@@ -25,7 +25,8 @@ pub fn namespace_tag(namespace: &str) -> u32 {
 
 impl Correlator {
     /// Adopts a record that is not known here under its name. `is_live` returns whether the outbox has a record. Of
-    /// several equal records, the newest is counted on. One whose name is too long to keep is not adopted. A combined record is recognised by its prefix.
+    /// several equal records, the newest is counted on. One whose name is too long to keep is not adopted. A combined
+    /// record is recognised by its prefix.
     pub fn adopt(
         &mut self,
         event: &Event,
@@ -34,14 +35,14 @@ impl Correlator {
         next_record: &mut u64,
         is_live: impl Fn(RecordId) -> bool,
     ) {
+        if event.metadata.name.len() > NAME_BYTES_MAX {
+            return;
+        }
         let key = if event.message.starts_with(settings.message_prefix.as_str()) {
             self.secret.shared(event, settings).aggregate(event, settings)
         } else {
             self.secret.shared(event, settings).event(event, settings)
         };
-        if event.metadata.name.len() > NAME_BYTES_MAX {
-            return;
-        }
         let version = &event.metadata.resource_version;
         if let Some(known) = self.observations.find(key) {
             let ours = !known.stored || known.tag > 0 || is_live(known.record);

@@ -48,7 +48,9 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Next) -> 
     let (mut head, body) = request.into_parts();
     match enter(&face, &mut head).await {
         Ok(place) => {
-            let caller = head.extensions.get().map(|caller: &Caller| CallerName(caller.name.clone()));
+            // For the limit of answers that wait, which are those to a GET.
+            let caller = head.extensions.get().filter(|_| head.method == Method::GET);
+            let caller = caller.map(|caller: &Caller| CallerName(caller.name.clone()));
             let mut response = next.run(Request::from_parts(head, body)).await;
             drop(place);
             if let Some(caller) = caller {

@@ -264,15 +264,12 @@ impl Face {
         Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"))
     }
 
-    /// Whether the upstream's event under the record's name is the record's, or there is none. A record that is not
-    /// created yet may bear a name that is taken.
+    /// Whether the upstream's event under the record's name is the record's, or there is none. The name of a record that
+    /// is not created yet may be taken, and so may that of one that another writer has deleted.
     async fn has_its_name(&self, namespace: &str, held: &Held) -> bool {
-        if held.is_stored() {
-            return true;
-        }
-        let name = held.name();
-        let Ok(other) = self.hold_stored(namespace, &name).await else { return true };
-        other.is_some_and(|other| other.is_same(held))
+        let Ok(other) = self.hold_stored(namespace, &held.name()).await else { return true };
+        // Another writer may have changed the content of a stored record, so that it is not known by it.
+        other.map_or(held.is_stored(), |other| other.is_same(held))
     }
 
     /// Pauses the record that the upstream stores under a name, if it is known here: its content identifies it.

@@ -141,8 +141,8 @@ async fn after_a_delete_with_a_lost_answer_the_count_begins_again() {
             client.post(&event).await;
         }
         program.settle().await;
-        // The fault meets the DELETE after its own GET.
-        fake.fail_next(&[fault]);
+        // The fault meets the DELETE after its GET.
+        fake.fail_next(&[Fault::None, fault]);
         let code = client.send("DELETE", &path, &[], b"").await.status;
         assert!(code >= 500, "{code}");
         client.post(&event).await;
@@ -256,7 +256,7 @@ async fn a_record_in_doubt_about_its_delete_is_forgotten_if_its_name_is_used_aga
         for _ in 0..waiting {
             client.post(&first).await;
         }
-        fake.fail_next(&[Fault::After(500)]);
+        fake.fail_next(&[Fault::None, Fault::After(500)]);
         assert_eq!(client.send("DELETE", &format!("{EVENTS}/{}", first.metadata.name), &[], b"").await.status, 500);
         // The record is read at its next write.
         let mut other = event("node-1", "web-1", "BackOff", "restarting");
@@ -441,7 +441,7 @@ async fn no_crash_restores_a_record_whose_delete_got_no_answer() {
         let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
         assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&first)).await.status, 201);
         // The read of what became of it needs a token too.
-        fake.fail_next(&[fault]);
+        fake.fail_next(&[Fault::None, fault]);
         let path = format!("{EVENTS}/{}", first.metadata.name);
         assert!(client.send("DELETE", &path, &[], b"").await.status >= 500);
         crash(program, &spool, &copy).await;

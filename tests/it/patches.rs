@@ -471,3 +471,32 @@ async fn a_put_keeps_the_waiting_occurrences_that_its_count_does_not_include() {
         assert_eq!(program.stop().await.ledger.total_written(), 5, "{count}");
     }
 }
+
+/// Fault: the record continued on the other event, whose count then included its occurrences.
+#[tokio::test]
+async fn a_change_under_a_name_that_another_event_has_taken_is_refused_and_ties_no_record_to_it() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "outbox: {coalesceInterval: 1m}\n").await;
+    let client = &mut program.client().await;
+    let first = plain();
+    let name = first.metadata.name.as_str();
+    client.post(&first).await;
+    program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+    // A second occurrence waits, while an event with another message takes the name, in a batch whose names are not kept.
+    client.post(&plain()).await;
+    fake.delete(&fake.events()[0]);
+    let mut other = event("node-1", "web-0", "BackOff", "another");
+    other.metadata.name = name.into();
+    assert_eq!(client.send("POST", "/eventweir/v1/events", &[], &json_of(&other)).await.status, 200);
+    program.until("it is written", || program.balance().ledger.total_written() == 2).await;
+    let labels = json!({"metadata": {"labels": {"team": "a"}}});
+    assert_eq!(patch(client, name, MERGE, &labels).await.0, 409);
+    program.settle().await;
+    let mut shown: Vec<_> = fake.events().into_iter().map(|event| (event.message, event.count)).collect();
+    shown.sort();
+    assert_eq!(shown, [("another".into(), 1), (first.message.clone(), 1)]);
+    // Its record has got another name.
+    let (code, labelled) = patch(client, name, MERGE, &labels).await;
+    assert_eq!((code, &labelled["count"], labelled["message"].as_str()), (200, &json!(1), Some(&*first.message)));
+    program.stop().await;
+}

@@ -239,6 +239,11 @@ impl Account {
         self.kinds[kind].remembered.push(shown);
     }
 
+    /// Whether a replica may still know a deleted record of a kind.
+    pub(super) fn is_remembered(&self, kind: KindId) -> bool {
+        !self.kinds[kind].remembered.is_empty()
+    }
+
     /// Notes that a client has set the count of the event of its name, while the upstream showed `stored`. A count from
     /// there to what GET has shown leaves the others waiting.
     pub(super) fn set(&mut self, name: &str, kind: KindId, count: i32, stored: i64) {

@@ -85,6 +85,7 @@ impl Walk {
             || self.only(kind).is_none()
             || self.world.fake.is_taken(name)
             || self.account.is_unknown(kind)
+            || self.account.is_remembered(kind)
         {
             return;
         }

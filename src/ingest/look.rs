@@ -2,6 +2,7 @@
 //! events of a namespace may use them for it.
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Face;
@@ -20,6 +20,7 @@ use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, Event};
 use crate::explain::{self, Explanation, Group, Query, Recent, Selector, Stored, Totals, Unseen, Window, source};
+use crate::server::FairPlace;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
 
@@ -33,7 +34,7 @@ pub(super) const TAP: &str = "/eventweir/v1/tap";
 pub(super) const SHADOW: &str = "/eventweir/v1/shadow";
 
 /// LIMIT: readers of the tap; further ones are refused with 429.
-pub(super) const READERS: usize = 16;
+pub(super) const READERS: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 /// Interval of pings while there are no lines.
 const PING: Duration = Duration::from_secs(15);
 /// Interval in which a rate counts lines.
@@ -291,7 +292,7 @@ pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Respon
     let mut rate = Rate::default();
     let others = pairs(asked.query()).filter(|(key, value)| key != "max-rate" || !rate.read(value));
     let selector = Selector::parse(others).map_err(Status::bad_request)?;
-    let Ok(place) = Arc::clone(&face.0.readers).try_acquire_owned() else {
+    let Some(place) = face.0.readers.take(asked.user(), 1) else {
         return Err(Status::too_many_requests("Too many readers of the tap, please try again later", 5).into());
     };
     let accept = asked.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
@@ -364,7 +365,7 @@ struct Reader {
     stop: tokio_util::sync::CancellationToken,
     until: Mono,
     clock: Clock,
-    _place: OwnedSemaphorePermit,
+    _place: FairPlace,
 }
 
 impl Reader {
@@ -401,11 +402,12 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::Semaphore;
+    use prometheus::IntGauge;
 
     use super::*;
     use crate::clock::Clock;
     use crate::explain::Tap;
+    use crate::server::FairPlaces;
 
     #[test]
     fn each_path_needs_the_same_right_as_a_read_of_events() {
@@ -429,7 +431,12 @@ mod tests {
         assert!(attributes(&"/eventweir/v1/events".parse().unwrap()).is_none());
     }
 
-    fn reader(tap: &Tap, places: &Arc<Semaphore>, clock: &Clock) -> Reader {
+    fn places() -> (FairPlaces, IntGauge) {
+        let taken = IntGauge::new("taps", "a test's").unwrap();
+        (FairPlaces::new(READERS, taken.clone()), taken)
+    }
+
+    fn reader(tap: &Tap, places: &FairPlaces, clock: &Clock) -> Reader {
         Reader {
             lines: tap.read(),
             selector: Selector::default(),
@@ -438,13 +445,13 @@ mod tests {
             stop: tokio_util::sync::CancellationToken::new(),
             until: Mono(i64::MAX),
             clock: clock.clone(),
-            _place: Arc::clone(places).try_acquire_owned().unwrap(),
+            _place: places.take("", 1).unwrap(),
         }
     }
 
     #[tokio::test]
     async fn a_slow_reader_gets_the_number_of_lost_lines_and_blocks_no_writer() {
-        let (tap, places) = (Tap::default(), Arc::new(Semaphore::new(READERS)));
+        let (tap, (places, taken)) = (Tap::default(), places());
         let selector = Selector::parse(pairs(Some("reason=Back*,Other&verdict=created"))).unwrap();
         let mut reader = Reader { selector, is_sse: true, ..reader(&tap, &places, &Clock::manual(0)) };
         let event = Event { reason: "BackOff".into(), message: "m".into(), ..Event::default() };
@@ -457,7 +464,7 @@ mod tests {
         assert!(next().await.starts_with("data: {\"time\":\"1970-01-01T00:00:00.000000Z\",\"verdict\":\"created\""));
         drop(reader);
         assert!(!tap.is_read());
-        assert_eq!(places.available_permits(), READERS);
+        assert_eq!(taken.get(), 0);
     }
 
     #[test]
@@ -469,7 +476,7 @@ mod tests {
 
     #[tokio::test]
     async fn lines_beyond_the_rate_are_skipped_and_counted() {
-        let (tap, places, clock) = (Tap::default(), Arc::new(Semaphore::new(READERS)), Clock::manual(0));
+        let (tap, places, clock) = (Tap::default(), places().0, Clock::manual(0));
         let mut rate = Rate::default();
         assert!(rate.read("2") && !Rate::default().read("two"));
         let mut reader = Reader { rate, ..reader(&tap, &places, &clock) };

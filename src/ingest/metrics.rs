@@ -27,6 +27,8 @@ pub struct Metrics {
     pub connections: IntGauge,
     /// Open watches.
     pub(super) watches: IntGauge,
+    /// Open taps.
+    pub(super) taps: IntGauge,
     /// Bytes of long answers that wait for their clients.
     pub(super) list_bytes: IntGauge,
     /// Bytes of bodies in memory.
@@ -105,6 +107,7 @@ impl Metrics {
             outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
             connections: gauge("eventweir_ingest_connections", "Open connections of clients.")?,
             watches: gauge("eventweir_ingest_watches", "Open watches of clients, of ingest.maxWatches.")?,
+            taps: gauge("eventweir_ingest_taps", "Open taps, of 16.")?,
             list_bytes: gauge(
                 "eventweir_ingest_list_bytes",
                 "Bytes of lists that wait for their clients, of ingest.maxListBytes.",

@@ -50,7 +50,6 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use prometheus::IntGauge;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceBuilder};
@@ -68,7 +67,7 @@ use crate::access::Access;
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
-use crate::server::{Origins, Places};
+use crate::server::{FairPlaces, Origins, Places};
 use crate::shadow::Shadow;
 use crate::shard::{Held, Lead, Shards};
 use crate::spool::Spool;
@@ -153,7 +152,7 @@ struct Inner {
     listed: CancellationToken,
     /// Places for readers of the tap.
     // LIMIT: `look::READERS`.
-    readers: Arc<Semaphore>,
+    readers: FairPlaces,
     tasks: TaskTracker,
     admission: OnceLock<admit::Admitting>,
 }
@@ -170,13 +169,13 @@ impl Face {
         shared: Shared,
     ) -> Self {
         let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), shared.stop.clone());
-        let answers = lists::Answers::new(Places::new(settings.max_list_bytes, metrics.list_bytes.clone()));
+        let answers = lists::Answers::new(FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()));
         let bodies = settings
             .max_read_bytes
             .max(settings.max_body_bytes.saturating_mul(const { NonZeroUsize::new(2).unwrap() }));
         let bodies = Places::new(bodies, metrics.read_bytes.clone());
         let Shared { tasks, spool, access, shadow, listed, upstream_up, .. } = shared;
-        let readers = Arc::new(Semaphore::new(look::READERS));
+        let readers = FairPlaces::new(look::READERS, metrics.taps.clone());
         let admission = OnceLock::new();
         Self(Arc::new(Inner {
             settings,

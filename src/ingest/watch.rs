@@ -25,7 +25,7 @@ use super::{Face, options, partial, respond};
 use crate::clock::{Clock, Mono};
 use crate::event::{Event, json, protobuf};
 use crate::ledger::RejectReason;
-use crate::server::{Place, Places};
+use crate::server::{FairPlace, FairPlaces};
 use crate::status::Status;
 use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
 
@@ -39,14 +39,14 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 #[derive(Debug)]
 pub(super) struct Watches {
     // LIMIT: `max_watches`; further ones are refused with 429 and `Retry-After`.
-    places: Places,
+    places: FairPlaces,
     /// Ends all watches with a complete answer.
     stop: CancellationToken,
 }
 
 impl Watches {
     pub(super) fn new(max: std::num::NonZeroUsize, open: IntGauge, stop: CancellationToken) -> Self {
-        Self { places: Places::new(max, open), stop }
+        Self { places: FairPlaces::new(max, open), stop }
     }
 
     /// Returns the token that ends all watches.
@@ -91,7 +91,7 @@ async fn watch_with(
         return Err(Rejection::new(RejectReason::MediaType, not_acceptable()).into());
     }
     let options = options::of_watch(asked.group, asked.query()).and_then(narrow)?;
-    let Some(place) = face.0.watches.places.take() else {
+    let Some(place) = face.0.watches.places.take(asked.user(), 1) else {
         return Err(Status::too_many_requests("Too many watches, please try again later", 1).into());
     };
     let clock = face.0.shards.clock().clone();
@@ -133,7 +133,7 @@ pub(super) struct Stream {
     /// Events that are not yet encoded.
     rest: std::vec::IntoIter<WatchEvent>,
     stop: CancellationToken,
-    _place: Place,
+    _place: FairPlace,
 }
 
 impl Stream {

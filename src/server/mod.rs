@@ -44,7 +44,7 @@ use tower::{Service, ServiceExt as _};
 
 pub use listen::{Address, Listener, SocketFile, may_bind};
 pub use origin::{ACCEPT_HOSTS, Origins};
-pub use places::{Place, Places};
+pub use places::{FairPlace, FairPlaces, Place, Places};
 pub use reading::{Read, Reading, Unread, read};
 
 use answers::{Answers, CHECKS};

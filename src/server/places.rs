@@ -1,12 +1,15 @@
 //! A limited number of places for requests or for bytes, shown in a gauge.
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
 use prometheus::IntGauge;
+use smol_str::SmolStr;
 
 /// Bytes of a piece of a held body.
 const PIECE: usize = 64 << 10;
@@ -38,19 +41,6 @@ impl Places {
         self.take_many(1)
     }
 
-    /// Returns half as many free places of their own, which no metric shows.
-    #[must_use]
-    pub fn half(&self) -> Self {
-        let taken = IntGauge::new("part", "a part").expect("a valid name");
-        Self { most: (self.most / 2).max(1), taken }
-    }
-
-    /// Whether all places are free.
-    #[must_use]
-    pub fn are_free(&self) -> bool {
-        self.taken.get() == 0
-    }
-
     /// Whether at least half of the places are free.
     pub(super) fn is_half_free(&self) -> bool {
         self.taken.get() <= self.most / 2
@@ -78,18 +68,64 @@ impl Place {
     pub(super) fn add(&mut self, mut more: Self) {
         self.number += std::mem::take(&mut more.number);
     }
+}
 
-    /// Returns a body that keeps the place, and perhaps another one, until its client has taken all of it.
-    pub fn hold(self, whole: Bytes, other: Option<Self>) -> Body {
-        Body::new(Held { rest: whole, _places: (self, other) })
+/// Places of which a caller gets at most half: it may keep them for hours, and others need some.
+#[derive(Debug)]
+pub struct FairPlaces {
+    all: Places,
+    /// The places of each caller.
+    // LIMIT: callers that have a place.
+    parts: Mutex<HashMap<SmolStr, Places>>,
+}
+
+/// A taken place, or several; dropping it frees them.
+#[derive(Debug)]
+pub struct FairPlace {
+    _of_all: Place,
+    /// Those of the caller's part.
+    _own: Option<Place>,
+}
+
+impl FairPlaces {
+    /// Creates `most` places; the gauge shows how many are taken, and counts them.
+    pub fn new(most: NonZeroUsize, taken: IntGauge) -> Self {
+        Self { all: Places::new(most, taken), parts: Mutex::default() }
+    }
+
+    /// Takes several places for a caller; an empty name stands for all whose name is not known, who may take all. A
+    /// number larger than that of all places, or of the caller's part, needs all of them.
+    #[must_use]
+    pub fn take(&self, caller: &str, number: u64) -> Option<FairPlace> {
+        let mut parts = self.parts.lock();
+        parts.retain(|_, part| part.taken.get() > 0);
+        let mut own = None;
+        if !caller.is_empty() {
+            let part = parts.entry(caller.into()).or_insert_with(|| self.part());
+            own = Some(part.take_many(number)?);
+        }
+        Some(FairPlace { _of_all: self.all.take_many(number)?, _own: own })
+    }
+
+    /// Half as many places, which no metric shows.
+    fn part(&self) -> Places {
+        let taken = IntGauge::new("part", "a part").expect("a valid name");
+        Places { most: (self.all.most / 2).max(1), taken }
     }
 }
 
-/// A body that keeps places.
+impl FairPlace {
+    /// Returns a body that keeps the place until its client has taken all of it.
+    pub fn hold(self, whole: Bytes) -> Body {
+        Body::new(Held { rest: whole, _place: self })
+    }
+}
+
+/// A body that keeps a place.
 #[derive(Debug)]
 struct Held {
     rest: Bytes,
-    _places: (Place, Option<Place>),
+    _place: FairPlace,
 }
 
 impl HttpBody for Held {
@@ -112,5 +148,25 @@ impl HttpBody for Held {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fault: two connections that read 16 KiB a minute kept every other client's list out for hours.
+    #[test]
+    fn a_caller_has_half_of_the_places() {
+        let places = FairPlaces::new(NonZeroUsize::new(100).unwrap(), IntGauge::new("bytes", "a test's").unwrap());
+        let (first, second) = (places.take("a", 30).unwrap(), places.take("a", 20).unwrap());
+        assert!(places.take("a", 1).is_none());
+        let other = places.take("b", 50).unwrap();
+        assert!(places.take("", 1).is_none());
+        drop((first, second));
+        assert!(places.take("a", 500).is_none() && places.take("", 50).is_some(), "it needs all");
+        drop(other);
+        assert!(places.take("c", 500).is_some());
+        assert!(places.parts.lock().len() <= 3);
     }
 }

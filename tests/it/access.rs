@@ -757,6 +757,28 @@ async fn a_caller_that_floods_leaves_places_to_others() {
 }
 
 #[tokio::test]
+async fn a_caller_may_keep_half_of_the_watches_and_of_the_taps_open() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice", "bob"]);
+    guarded.allow("alice", "watch", "");
+    guarded.allow("bob", "watch", "");
+    for (path, half) in [("/api/v1/events?watch=1", 500), ("/eventweir/v1/tap", 8)] {
+        let open = async |user| {
+            let Ok(response) = guarded.face.service(Origins::any_host()).oneshot(request("GET", path, user, "")).await;
+            response
+        };
+        let mut kept = Vec::new();
+        for _ in 0..half {
+            kept.push(open("alice").await);
+        }
+        assert!(kept.iter().all(|response| response.status() == 200), "{path}");
+        assert_eq!(open("alice").await.status(), 429, "{path}");
+        assert_eq!(open("bob").await.status(), 200, "{path}");
+        drop(kept);
+        assert_eq!(open("alice").await.status(), 200, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn impersonation_is_refused() {
     let guarded = Guarded::with_tokens(Settings::default(), &["alice"]);
     let impersonating = |header: &'static str| {

@@ -466,11 +466,10 @@ impl Walk {
         }
         // After a DELETE without an answer, a missing record is taken for the one that it has deleted.
         let is_known = !self.account.is_unread(kind) && !self.account.is_unknown(kind);
-        let Some(event) = self.only(kind).filter(|_| is_known) else { return };
-        // After a DELETE without an answer, another record may be about to be created.
-        let is_of_another = |waits: &Event| kind_of(waits) == kind && waits.metadata.name != event.metadata.name;
-        // A late execution of its create would restore the record.
-        if self.world.is_create_late() || self.process(0).pending().iter().any(|(waits, _)| is_of_another(waits)) {
+        let is_of_one = is_known && !self.account.has_begun_anew(kind);
+        let Some(event) = self.only(kind).filter(|_| is_of_one) else { return };
+        // Its late execution would restore the record.
+        if self.world.is_create_late() {
             return;
         }
         self.world.fake.delete(&event);

@@ -61,10 +61,18 @@ impl Outbox {
         let draining = self.draining;
         let Some(record) = self.records.get(&id) else { return };
         let (budget, is_digest) = (record.budget, record.kind.folds());
-        if !matches!(record.phase, Phase::Cooling) {
-            // It is in flight, or waits for its next try.
-        } else if !record.owes() && record.stand.call(now.mono) != Some(Call::Read) {
+        let call = record.stand.call(now.mono);
+        // The client's change may have brought what was to be tried again.
+        let is_done = !record.owes()
+            && match record.phase {
+                Phase::Cooling => call != Some(Call::Read),
+                Phase::Backoff(_) => call == Some(Call::Patch),
+                Phase::Settled | Phase::Queued(_) | Phase::InFlight(_) => false,
+            };
+        if is_done {
             self.remove(id, now);
+        } else if !matches!(record.phase, Phase::Cooling) {
+            // It is in flight, or waits for its next try.
         } else if draining || record.next_write <= now.mono {
             if is_digest && self.journal.on {
                 self.end_hold(budget, now.mono);

@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::correlator::{KeySecret, Settings};
-    use crate::outbox::{Answer, Request};
+    use crate::outbox::{Answer, Applied, Fault, Request, Retry};
     use crate::shard;
 
     fn event(name: &str) -> Event {
@@ -319,6 +319,24 @@ mod tests {
         // With the message of the occurrence, which the replaced record's key does not determine.
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13 && patch.message == "m"));
         assert!(shard.balance().is_exact());
+    }
+
+    /// Fault: the retry patched it again, and restored a record that another writer had deleted.
+    #[test]
+    fn a_refused_create_that_a_client_has_written_is_not_tried_again() {
+        let (mut shard, policy) = setup();
+        let now = Now::at(1_000_000_000);
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        let later = Retry { fault: Fault::Overloaded, applied: Applied::No, after: None };
+        shard.settle(write.record, Answer::Retry(later), now);
+        let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
+        let mut stored = event("a");
+        stored.metadata.resource_version = "7".into();
+        shard.follow(&handle, &stored, Line::Created, now);
+        assert_eq!(shard.next_write(Now::at(3_600_000_000_000)), None);
+        let balance = shard.balance();
+        assert_eq!((balance.ledger.total_written(), balance.total_waiting()), (1, 0));
     }
 
     /// Fault: with plain writes it began again with count 1, as if this process had not counted on it.

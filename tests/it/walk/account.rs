@@ -326,7 +326,8 @@ impl Account {
     pub(super) fn create_upstream(&mut self, kind: KindId, count: i32, waiting: u64) {
         self.forget_lines(kind);
         let own = i64::try_from(waiting).unwrap();
-        self.kinds[kind] = Tally { own, others: count.into(), is_unread: true, ..Tally::default() };
+        let is_counted_here = self.kinds[kind].is_counted_here;
+        self.kinds[kind] = Tally { own, others: count.into(), is_unread: true, is_counted_here, ..Tally::default() };
     }
 
     /// The watch has shown which records are gone, and what other writers have changed.

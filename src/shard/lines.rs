@@ -69,15 +69,16 @@ impl Shard {
     pub(super) fn note_line(&mut self, decision: &Decision, namespace: &str, line: ClientLine, settings: &Settings) {
         let checksum = line.checksum;
         self.tell_line(namespace, &line);
-        if let Some((namespace, name)) = self.outbox.put_line(decision.record, line)
-            && settings.naming == Naming::Client
-        {
-            let known = self.lines.peek(&self.secret.line(&namespace, &name, checksum));
-            let total =
-                known.map_or(decision.before, |total| if total.stated > 0 { total.stated } else { total.implied });
-            let own = ClientLine { name, checksum, total };
-            self.outbox.put_line(decision.record, own);
-        }
+        let Some((namespace, name)) = self.outbox.put_line(decision.record, line) else { return };
+        let known = self.lines.peek(&self.secret.line(&namespace, &name, checksum));
+        let total = match (known, settings.naming) {
+            (Some(Total { stated: total @ 1.., .. }), _) => *total,
+            // The name is not a client's, unless it is from before a reload.
+            (_, Naming::Deterministic) => return,
+            (Some(known), Naming::Client) => known.implied,
+            (None, Naming::Client) => decision.before,
+        };
+        self.outbox.put_line(decision.record, ClientLine { name, checksum, total });
     }
 
     /// Reads the client lines of an upstream object.
@@ -180,6 +181,7 @@ impl Shards {
 mod tests {
     use super::*;
     use crate::correlator::KeySecret;
+    use crate::outbox::Answer;
     use crate::shard::Settings;
 
     #[test]
@@ -198,5 +200,32 @@ mod tests {
         assert_eq!([counted("n0"), counted("n1"), counted("n2")], [0, 7, 7]);
         let other = Event { reason: "Other".into(), ..event };
         assert_eq!(shard.counted_under(&other, "n1", Now::at(0), &policy), 0);
+    }
+
+    /// Fault: after a reload of the naming, a record lost the line of the client that had named it, and its next total
+    /// brought less.
+    #[test]
+    fn another_clients_write_keeps_the_line_of_the_records_name_whatever_the_naming() {
+        for naming in [Naming::Client, Naming::Deterministic] {
+            let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+            shard.identify("me");
+            let policy = |naming| {
+                let base = crate::correlator::Settings { naming, ..crate::correlator::Settings::default() };
+                Policy { base: std::sync::Arc::new(base), rules: Vec::new() }
+            };
+            let event = |name: &str, count| {
+                let mut event = Event { count, reason: "BackOff".into(), ..Event::default() };
+                event.metadata.name = name.into();
+                event
+            };
+            let first = shard.accept(event("a", 2), 2, Now::at(0), &policy(Naming::Client)).unwrap();
+            let write = shard.next_write(Now::at(0)).unwrap();
+            shard.settle(write.record, Answer::Stored(Box::new(event("a", 2))), Now::at(0));
+            let later = Now::at(3_600_000_000_000);
+            assert_eq!(shard.next_write(later), None);
+            shard.accept(event("b", 1), 1, later, &policy(naming)).unwrap();
+            let line = shard.outbox.line(first.counts_on, "a", line_checksum(&event("a", 2)));
+            assert_eq!(line, Some(2), "{naming:?}");
+        }
     }
 }

@@ -38,7 +38,8 @@ struct Tally {
     is_counted_here: bool,
     /// Whether this process has restored the record from its spool.
     is_restored: bool,
-    /// What deleted records showed. A process may create one of them again with its count.
+    /// What deleted records showed in addition to what is expected. A process may create one of them again with its
+    /// count.
     remembered: Vec<i64>,
     /// Whether the process does not know the record any more, after a DELETE without an answer.
     is_unknown: bool,
@@ -281,12 +282,13 @@ impl Account {
     pub(super) fn delete_upstream(&mut self, kind: KindId, name: &str, waiting: u64) {
         self.forget_lines(kind);
         let own = i64::try_from(waiting).unwrap();
-        let Tally { is_counted_here, is_restored, .. } = self.kinds[kind];
         let shown = self.live(kind) - own;
+        let Tally { is_counted_here, is_restored, remembered, .. } = std::mem::take(&mut self.kinds[kind]);
         let ghost = Some((name.to_owned(), shown));
         // With a write that waits, the record is created again with its whole count; otherwise by the next one.
         let (others, gone) = if waiting > 0 { (shown, None) } else { (0, Some(shown)) };
-        self.kinds[kind] = Tally { own, others, ghost, gone, is_counted_here, is_restored, ..Tally::default() };
+        self.kinds[kind] =
+            Tally { own, others, ghost, gone, is_counted_here, is_restored, remembered, ..Tally::default() };
     }
 
     /// Adjusts the account to a record that was deleted by another writer, and whose name another event has taken.
@@ -326,8 +328,12 @@ impl Account {
     pub(super) fn create_upstream(&mut self, kind: KindId, count: i32, waiting: u64) {
         self.forget_lines(kind);
         let own = i64::try_from(waiting).unwrap();
-        let is_counted_here = self.kinds[kind].is_counted_here;
-        self.kinds[kind] = Tally { own, others: count.into(), is_unread: true, is_counted_here, ..Tally::default() };
+        // The process may not have read it before another writer deletes it: then it counts on from its own record.
+        let unread = self.live(kind) - own - i64::from(count);
+        let Tally { is_counted_here, mut remembered, .. } = std::mem::take(&mut self.kinds[kind]);
+        remembered.push(unread);
+        let others = count.into();
+        self.kinds[kind] = Tally { own, others, is_unread: true, is_counted_here, remembered, ..Tally::default() };
     }
 
     /// The watch has shown which records are gone, and what other writers have changed.

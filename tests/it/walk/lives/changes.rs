@@ -191,7 +191,10 @@ impl Walk {
             }
         }
         if self.world.setup.replicas > 1 && answer != Answer::Refused {
-            kinds.iter().for_each(|kind| self.account.remembered_elsewhere(*kind, shown(&stored)[*kind]));
+            // What was posted just before may have been written.
+            for (kind, more) in kinds.iter().flat_map(|kind| (0..=posts).map(move |more| (*kind, more))) {
+                self.account.remembered_elsewhere(kind, shown(&stored)[kind] + i64::try_from(more).unwrap());
+            }
         }
     }
 

@@ -202,12 +202,13 @@ fn setup() -> impl Strategy<Value = Setup> {
         let (settings, policy) = Setup::plain(burst);
         Setup { replicas, shards: NonZeroUsize::MIN, spool, writes, settings, policy }
     };
-    prop_oneof![
+    let setup = prop_oneof![
         3 => (any::<bool>(), prop::sample::select(vec![2, 1000]))
             .prop_map(move |(spool, burst)| setup(1, spool, Writes::Exact, burst)),
         2 => any::<bool>().prop_map(move |spool| setup(2, spool, Writes::Exact, 1000)),
         1 => any::<bool>().prop_map(move |spool| setup(1, spool, Writes::Plain, 1000)),
-    ]
+    ];
+    (setup, 1..4_usize).prop_map(|(setup, shards)| Setup { shards: NonZeroUsize::new(shards).unwrap(), ..setup })
 }
 
 struct Walk {

@@ -81,7 +81,7 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         return Ok(deleted);
     };
     held.quiet(QUIET).await;
-    if unconditional && !face.has_its_name(namespace, &held).await {
+    if unconditional && !face.has_its_name(namespace, &held).await? {
         // Not yet created upstream, where another record has its name.
         held.forget();
         face.0.aliases.remove(namespace, name);

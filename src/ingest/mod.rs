@@ -248,16 +248,17 @@ impl Face {
     /// record by the alias of the name, otherwise, or if the alias's record is gone, by the upstream's event.
     ///
     /// # Errors
-    /// 409 if the record is not created yet and another one has its name, so that it is about to get another name.
+    /// 409 if another record has its name upstream, so that it is about to get another name. The upstream's answer if
+    /// that cannot be read.
     async fn hold(&self, group: ApiGroup, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
         let told = self.0.aliases.get(namespace, name);
         let held = match told.and_then(|told| self.0.shards.hold(&told, name, Lead::Alias)) {
             Some(held) => Some(held),
-            None => self.hold_stored(namespace, name).await.ok().flatten(),
+            None => self.hold_stored(namespace, name).await.or_else(none_if_missing)?,
         };
         let Some(mut held) = held else { return Ok(None) };
         held.quiet(QUIET).await;
-        if self.has_its_name(namespace, &held).await {
+        if self.has_its_name(namespace, &held).await? {
             return Ok(Some(held));
         }
         Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"))
@@ -265,10 +266,12 @@ impl Face {
 
     /// Whether the upstream's event under the record's name is the record's, or there is none. The name of a record that
     /// is not created yet may be taken, and so may that of one that another writer has deleted.
-    async fn has_its_name(&self, namespace: &str, held: &Held) -> bool {
-        let Ok(other) = self.hold_stored(namespace, &held.name()).await else { return true };
-        // Another writer may have changed the content of a stored record, so that it is not known by it.
-        other.map_or(held.is_stored(), |other| other.is_same(held))
+    async fn has_its_name(&self, namespace: &str, held: &Held) -> Result<bool, Status> {
+        match self.hold_stored(namespace, &held.name()).await {
+            // Another writer may have changed the content of a stored record, so that it is not known by it.
+            Ok(other) => Ok(other.map_or(held.is_stored(), |other| other.is_same(held))),
+            Err(status) => none_if_missing(status).map(|_: Option<Held>| true),
+        }
     }
 
     /// Pauses the record that the upstream stores under a name, if it is known here: its content identifies it.
@@ -286,6 +289,11 @@ impl Face {
         }
         response
     }
+}
+
+/// Returns `None` if there is no event, or if eventweir may not read it.
+fn none_if_missing<T>(status: Status) -> Result<Option<T>, Status> {
+    if matches!(status.code, 403 | 404) { Ok(None) } else { Err(status) }
 }
 
 /// Returns the table of paths and methods.

@@ -295,7 +295,7 @@ impl Account {
     fn settle(&mut self, kind: KindId, shown: i64, is_taken: impl Fn(&str) -> bool) {
         let live = self.live(kind);
         let tally = &mut self.kinds[kind];
-        if live > 0 && tally.remembered.contains(&(shown - live)) {
+        if tally.own > 0 && tally.remembered.contains(&(shown - live)) {
             tally.remembered.clear();
             tally.others = shown - tally.own;
             return;

@@ -28,6 +28,8 @@ pub(super) struct World {
     pub(super) fake: FakeApiserver,
     /// Faults of the next creates and patches.
     pub(super) faults: Arc<Mutex<VecDeque<Fault>>>,
+    /// Faults of the next reads.
+    pub(super) reads: Arc<Mutex<VecDeque<Fault>>>,
     /// Fault of the next DELETE.
     pub(super) deletes: Arc<Mutex<Option<Fault>>>,
     /// Until when a create without an answer may be executed.
@@ -44,10 +46,15 @@ impl World {
     pub(super) fn new(setup: Setup, seed: u64) -> Self {
         let fake = FakeApiserver::new(Clock::simulated(START));
         let faults = Arc::new(Mutex::new(VecDeque::new()));
+        let reads = Arc::new(Mutex::new(VecDeque::new()));
         let deletes = Arc::new(Mutex::new(None));
         let late = Arc::new(Mutex::new(Mono::default()));
         let (planned, planned_of_deletes, late_create) = (Arc::clone(&faults), Arc::clone(&deletes), Arc::clone(&late));
+        let planned_of_reads = Arc::clone(&reads);
         fake.plan(move |seen| {
+            if seen.method == Method::GET {
+                return planned_of_reads.lock().pop_front().unwrap_or(Fault::None);
+            }
             if seen.method == Method::DELETE {
                 return planned_of_deletes.lock().take().unwrap_or(Fault::None);
             }
@@ -65,6 +72,7 @@ impl World {
             setup,
             fake,
             faults,
+            reads,
             deletes,
             late,
             rng: fastrand::Rng::with_seed(seed),
@@ -139,6 +147,7 @@ impl World {
     pub(super) fn end_faults(&self) {
         self.fake.set_up(true);
         self.faults.lock().clear();
+        self.reads.lock().clear();
     }
 
     /// Ends all faults, until no late request can be executed any more.

@@ -72,6 +72,8 @@ enum Step {
     },
     Settle,
     Fail(Fault),
+    /// The next read of an event meets a fault.
+    FailRead(Fault),
     Watch {
         replica: usize,
     },
@@ -114,6 +116,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|milliseconds| Step::Pass { milliseconds }),
         1 => Just(Step::Settle),
         2 => fault.prop_map(Step::Fail),
+        1 => world::faults_of_reads().prop_map(Step::FailRead),
         3 => replica().prop_map(|replica| Step::Watch { replica }),
         2 => replica().prop_map(|replica| Step::Kill { replica }),
     ]
@@ -200,6 +203,7 @@ impl Walk {
             Step::Pass { milliseconds } => self.pass(Duration::from_millis(milliseconds)).await,
             Step::Settle => self.settle().await,
             Step::Fail(fault) => self.world.faults.lock().push_back(fault),
+            Step::FailRead(fault) => self.world.reads.lock().push_back(fault),
             Step::Watch { replica } => self.watch(replica % replicas),
             Step::Kill { replica } => self.kill(replica % replicas).await,
         }

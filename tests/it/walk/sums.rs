@@ -131,6 +131,8 @@ enum Step {
     },
     Settle,
     Fail(Fault),
+    /// The next read of an event meets a fault.
+    FailRead(Fault),
     Watch {
         replica: usize,
     },
@@ -226,6 +228,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|milliseconds| Step::Pass { milliseconds }),
         1 => Just(Step::Settle),
         4 => fault.prop_map(Step::Fail),
+        1 => world::faults_of_reads().prop_map(Step::FailRead),
         2 => replica().prop_map(|replica| Step::Watch { replica }),
         2 => replica().prop_map(|replica| Step::Kill { replica }),
         2 => (replica(), milliseconds).prop_map(|(replica, milliseconds)| Step::End { replica, milliseconds }),
@@ -281,6 +284,7 @@ impl Walk {
             Step::Pass { milliseconds } => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
             Step::Settle => self.settle().await,
             Step::Fail(fault) => self.world.faults.lock().push_back(fault),
+            Step::FailRead(fault) => self.world.reads.lock().push_back(fault),
             Step::Watch { replica } => self.world.watch(replica % replicas),
             Step::Kill { replica } => self.kill(replica % replicas).await,
             Step::End { replica, milliseconds } => self.end(replica % replicas, milliseconds).await,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use eventweir::clock::{Clock, Mono};
 use http::Method;
 use parking_lot::Mutex;
+use proptest::prelude::*;
 
 use super::super::support::disk::Disk;
 use super::super::support::events::START;
@@ -15,6 +16,12 @@ use super::process::{Process, Reply, Setup};
 
 /// Longest time, in seconds, after which a request without an answer is executed.
 pub(super) const LATE: u64 = 60;
+
+/// Returns faults of a read.
+pub(super) fn faults_of_reads() -> impl Strategy<Value = Fault> {
+    let faults = [Fault::Before(500), Fault::ResetAfter, Fault::GarbledAfter, Fault::TooMany(None), Fault::Hang];
+    prop::sample::select(faults.to_vec())
+}
 
 /// Room on a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

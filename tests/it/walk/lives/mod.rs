@@ -156,13 +156,6 @@ fn step() -> impl Strategy<Value = Step> {
         Fault::LateAfter(12),
         Fault::LateAfter(LATE),
     ]);
-    let fault_of_read = prop::sample::select(vec![
-        Fault::Before(500),
-        Fault::ResetAfter,
-        Fault::GarbledAfter,
-        Fault::TooMany(None),
-        Fault::Hang,
-    ]);
     let more = || prop_oneof![3 => Just(0), 1 => 1..4_i32];
     let group = || prop::sample::select(vec![Group::Core, Group::Events]);
     let ending = prop::sample::select(vec![Ending::Drain, Ending::Leave]);
@@ -192,7 +185,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|milliseconds| Step::Pass { milliseconds }),
         1 => Just(Step::Settle),
         4 => fault.prop_map(Step::Fail),
-        1 => fault_of_read.prop_map(Step::FailRead),
+        1 => world::faults_of_reads().prop_map(Step::FailRead),
         2 => replica().prop_map(|replica| Step::Watch { replica }),
         3 => replica().prop_map(|replica| Step::Kill { replica }),
         1 => (replica(), ending).prop_map(|(replica, ending)| Step::End { replica, ending }),

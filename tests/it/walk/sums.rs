@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eventweir::correlator::{self, Matches, Naming, Pattern, Policy, Rate, Rule, Suppression};
+use eventweir::event::conversion;
+use eventweir::explain;
 use eventweir::ledger::Ledger;
 use eventweir::outbox::{self, GroupSettings, LostReason};
 use eventweir::shard;
@@ -18,6 +20,8 @@ use super::process::{Process, Setup, Writes};
 use super::world::{self, LATE, Room, World};
 
 const JSON: &str = "application/json";
+/// Number of objects that events may have.
+const OBJECTS: usize = 8;
 
 /// An event of a step. Few of each, so that records are met again.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +110,8 @@ impl Tuning {
             groups,
             ..outbox::Settings::default()
         };
-        shard::Settings { outbox, ..shard::Settings::default() }
+        let explain = explain::Settings { enabled: true, ..explain::Settings::default() };
+        shard::Settings { outbox, explain, ..shard::Settings::default() }
     }
 }
 
@@ -220,7 +225,7 @@ fn step() -> impl Strategy<Value = Step> {
     let milliseconds = prop::sample::select(vec![0, 5, 25, 300, 12_000]);
     prop_oneof![
         8 => (replica(), posted()).prop_map(|(replica, event)| Step::Post { replica, event }),
-        4 => (replica(), posted(), 2..9_usize)
+        4 => (replica(), posted(), 2..=OBJECTS)
             .prop_map(|(replica, event, objects)| Step::Storm { replica, event, objects }),
         2 => (replica(), prop::collection::vec(posted(), 1..6))
             .prop_map(|(replica, events)| Step::Batch { replica, events }),
@@ -369,12 +374,41 @@ impl Walk {
             let suppressed = balance.ledger.lost(LostReason::Suppressed);
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, suppressed));
         }
+        for object in (0..OBJECTS).map(|object| format!("web-{object}")) {
+            let mut explained = 0;
+            for process in self.world.running() {
+                explained += explained_as_shown(process, &object).await;
+            }
+            let stored = self.world.fake.events().into_iter().filter(|event| event.involved_object.name == object);
+            let shown: u64 = stored.map(|event| u64::from(conversion::occurrences(&event).unsigned_abs())).sum();
+            assert!(explained <= shown, "{object}: {explained} of {shown}");
+        }
     }
 
     fn stored(&self) -> Vec<(String, String, i32)> {
         let events = self.world.fake.events();
         events.iter().map(|event| (event.metadata.name.to_string(), event.message.to_string(), event.count)).collect()
     }
+}
+
+/// Checks that `explain` has an account of each occurrence of an object, and returns those that it calls shown.
+async fn explained_as_shown(process: &Process, object: &str) -> u64 {
+    let path = format!("/eventweir/v1/explain?namespace=shop&kind=Pod&name={object}");
+    let reply = process.send("GET", &path, JSON, String::new()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let document = reply.json();
+    let sum = |numbers: &Value| -> u64 { numbers.as_object().unwrap().values().filter_map(Value::as_u64).sum() };
+    let parts = document["objects"].as_array().unwrap().iter().flat_map(|object| object["reasons"].as_array().unwrap());
+    let mut all = 0;
+    for part in parts {
+        let [received, shown, in_summary, rejected] =
+            ["received", "shown", "inSummary", "rejected"].map(|member| part[member].as_u64().unwrap());
+        let accounted = shown + in_summary + rejected + sum(&part["waiting"]) + sum(&part["lost"]);
+        assert_eq!(received, accounted, "{part:#}");
+        assert_eq!(sum(&part["waiting"]), 0, "{part:#}");
+        all += shown;
+    }
+    all
 }
 
 fn setup() -> impl Strategy<Value = Setup> {

@@ -87,15 +87,15 @@ impl Shard {
         }
     }
 
-    /// Notes the state of a write before its answer is applied.
-    pub(super) fn notice(&mut self, record: RecordId, answer: &Answer, now: Now) -> Option<Noticed> {
+    /// Notes the state of a write before its answer is applied. `None` is the answer to a client's change.
+    pub(super) fn notice(&mut self, record: RecordId, answer: Option<&Answer>, now: Now) -> Option<Noticed> {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
         let marks = Marks::new(self.secret, seen.event);
         let spot = self.explain.spot(marks, seen.event, now)?;
         let (why, text) = match answer {
-            Answer::Refused(refusal) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
-            Answer::Retry(retry) => (retry.fault.label(), SmolStr::default()),
-            Answer::Stored(_) | Answer::Missing | Answer::Exists => ("", SmolStr::default()),
+            Some(Answer::Refused(refusal)) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
+            Some(Answer::Retry(retry)) => (retry.fault.label(), SmolStr::default()),
+            Some(Answer::Stored(_) | Answer::Missing | Answer::Exists) | None => ("", SmolStr::default()),
         };
         let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());
         Some(Noticed { spot, marks, kind: seen.kind, name, message, sent: seen.sent, why, text })

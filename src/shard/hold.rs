@@ -11,7 +11,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, Line, LostReason, Ticket, line_checksum};
+use crate::outbox::{DIGEST_REASON, Line, LostReason, Settlement, Ticket, line_checksum};
 
 /// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,9 +109,13 @@ impl Shard {
     /// stated a number of occurrences, only those that it does not include.
     pub fn follow(&mut self, handle: &Handle, stored: &Event, line: Line, now: Now) {
         let count = self.outbox.counted(stored);
+        let noticed = self.notice(handle.record, None, now);
         let moved = match self.outbox.rebase(handle.record, stored, line, now) {
             Some((moved, written)) => {
                 self.ledger.write(written);
+                if let Some(noticed) = noticed {
+                    self.note_answer(handle.record, &noticed, &Settlement { written, ..Settlement::default() }, now);
+                }
                 moved
             }
             None => {

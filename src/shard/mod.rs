@@ -352,7 +352,7 @@ impl Shard {
 
     /// Applies the answer to a write.
     pub fn settle(&mut self, record: outbox::RecordId, answer: Answer, now: Now) -> Settlement {
-        let noticed = self.notice(record, &answer, now);
+        let noticed = self.notice(record, Some(&answer), now);
         if let Answer::Stored(object) = &answer {
             self.read_lines(object);
         }

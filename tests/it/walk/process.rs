@@ -11,6 +11,7 @@ use eventweir::correlator::{self, KeySecret, Policy};
 use eventweir::deliver::{self, GateSettings, Monitor};
 use eventweir::event::Event;
 use eventweir::event_log::EventLog;
+use eventweir::explain;
 use eventweir::ingest::{self, Ack, Admission, Aliases, Face, Shared};
 use eventweir::ledger::Balance;
 use eventweir::outbox;
@@ -52,13 +53,14 @@ pub(super) struct Setup {
 impl Setup {
     /// Returns settings under which nothing folds, with budgets of `burst` tokens.
     pub(super) fn plain(burst: u32) -> (shard::Settings, Policy) {
+        let explain = explain::Settings { enabled: true, ..explain::Settings::default() };
         let outbox = outbox::Settings {
             digest_after: 1000,
             digest_max_age: Duration::from_secs(30 * 86_400),
             ..outbox::Settings::default()
         };
         let base = correlator::Settings { burst_size: burst, qps: 0.2, group: None, ..Default::default() };
-        (shard::Settings { outbox, ..shard::Settings::default() }, policy(base))
+        (shard::Settings { outbox, explain, ..shard::Settings::default() }, policy(base))
     }
 }
 
@@ -171,6 +173,27 @@ impl Process {
         let body = body.collect().await.unwrap().to_bytes();
         let text = String::from_utf8(body.to_vec()).unwrap();
         Reply { status: head.status.as_u16(), is_warned: head.headers.contains_key("warning"), text }
+    }
+
+    /// Checks that `explain` has an account of each occurrence of an object, and returns those that it calls shown.
+    pub(super) async fn explained_as_shown(&self, object: &str) -> u64 {
+        let path = format!("/eventweir/v1/explain?namespace=shop&kind=Pod&name={object}");
+        let reply = self.send("GET", &path, "", String::new()).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        let document = reply.json();
+        let sum = |numbers: &Value| -> u64 { numbers.as_object().unwrap().values().filter_map(Value::as_u64).sum() };
+        let parts =
+            document["objects"].as_array().unwrap().iter().flat_map(|object| object["reasons"].as_array().unwrap());
+        let mut all = 0;
+        for part in parts {
+            let [received, shown, in_summary, rejected] =
+                ["received", "shown", "inSummary", "rejected"].map(|member| part[member].as_u64().unwrap());
+            let accounted = shown + in_summary + rejected + sum(&part["waiting"]) + sum(&part["lost"]);
+            assert_eq!(received, accounted, "{part:#}");
+            assert_eq!(sum(&part["waiting"]), 0, "{part:#}");
+            all += shown;
+        }
+        all
     }
 
     /// Returns the occurrences that wait, by event.

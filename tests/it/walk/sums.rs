@@ -377,7 +377,7 @@ impl Walk {
         for object in (0..OBJECTS).map(|object| format!("web-{object}")) {
             let mut explained = 0;
             for process in self.world.running() {
-                explained += explained_as_shown(process, &object).await;
+                explained += process.explained_as_shown(&object).await;
             }
             let stored = self.world.fake.events().into_iter().filter(|event| event.involved_object.name == object);
             let shown: u64 = stored.map(|event| u64::from(conversion::occurrences(&event).unsigned_abs())).sum();
@@ -389,26 +389,6 @@ impl Walk {
         let events = self.world.fake.events();
         events.iter().map(|event| (event.metadata.name.to_string(), event.message.to_string(), event.count)).collect()
     }
-}
-
-/// Checks that `explain` has an account of each occurrence of an object, and returns those that it calls shown.
-async fn explained_as_shown(process: &Process, object: &str) -> u64 {
-    let path = format!("/eventweir/v1/explain?namespace=shop&kind=Pod&name={object}");
-    let reply = process.send("GET", &path, JSON, String::new()).await;
-    assert_eq!(reply.status, 200, "{}", reply.text);
-    let document = reply.json();
-    let sum = |numbers: &Value| -> u64 { numbers.as_object().unwrap().values().filter_map(Value::as_u64).sum() };
-    let parts = document["objects"].as_array().unwrap().iter().flat_map(|object| object["reasons"].as_array().unwrap());
-    let mut all = 0;
-    for part in parts {
-        let [received, shown, in_summary, rejected] =
-            ["received", "shown", "inSummary", "rejected"].map(|member| part[member].as_u64().unwrap());
-        let accounted = shown + in_summary + rejected + sum(&part["waiting"]) + sum(&part["lost"]);
-        assert_eq!(received, accounted, "{part:#}");
-        assert_eq!(sum(&part["waiting"]), 0, "{part:#}");
-        all += shown;
-    }
-    all
 }
 
 fn setup() -> impl Strategy<Value = Setup> {

@@ -510,6 +510,9 @@ impl Walk {
             let balance = process.balance();
             let deleted = balance.ledger.lost(LostReason::Deleted);
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, deleted));
+            for object in ["web-0", "web-1"] {
+                process.explained_as_shown(object).await;
+            }
         }
         for name in self.names.clone() {
             self.get(&name).await;

@@ -7,12 +7,11 @@
 
 use std::time::Duration;
 
+use super::Outbox;
 use super::record::{Phase, Sent};
 use super::stand::{Call, LIMBO, Stand};
-use super::{Answer, Outbox, Settlement};
 use crate::clock::Now;
 use crate::correlator::RecordId;
-use crate::event::Event;
 
 /// Time to wait for the watch event before the upstream is read.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -45,16 +44,16 @@ impl Outbox {
         true
     }
 
-    /// Settles a record that its client was allowed to create, with the `event` that the upstream holds under its name,
-    /// as after a read. Returns `None` for any other record.
-    pub fn arrive(&mut self, id: RecordId, event: &Event, now: Now) -> Option<Settlement> {
-        let record = self.records.get_mut(&id)?;
+    /// Whether the record's client was allowed to create it, and nothing has shown it yet. Then the upstream's event is
+    /// the answer to a read that is in flight from now on: [`settle`](Self::settle) applies it.
+    pub fn arrive(&mut self, id: RecordId) -> bool {
+        let Some(record) = self.records.get_mut(&id) else { return false };
         if !matches!((&record.stand, &record.phase), (Stand::Carried { .. }, Phase::Backoff(_))) {
-            return None;
+            return false;
         }
         let occurrences = record.pending.take_first(record.in_doubt());
         let group = self.settings.group.of(&record.event);
         record.phase = Phase::InFlight(Sent { occurrences, call: Call::Read, group, before: record.sent });
-        Some(self.settle(id, Answer::Stored(Box::new(event.clone())), now))
+        true
     }
 }

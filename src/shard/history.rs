@@ -11,7 +11,7 @@ use super::hold::Lead;
 use crate::clock::Now;
 use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, namespace_tag};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, Learned, RecordId};
+use crate::outbox::{Answer, DIGEST_REASON, Learned, RecordId};
 
 /// LIMIT: listed events whose names are kept for the duration of a list. After a longer list, no record is taken for
 /// deleted; a patch notices it.
@@ -70,8 +70,8 @@ impl Shard {
         self.read_lines(event);
         let count = self.outbox.counted(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
-            if let Some(settlement) = self.outbox.arrive(handle.record, event, now) {
-                self.carry_out(&settlement, now);
+            if self.outbox.arrive(handle.record) {
+                self.settle(handle.record, Answer::Stored(Box::new(event.clone())), now);
                 return;
             }
             let tag = self.outbox.tag_count(handle.record, event);
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::correlator::{KeySecret, NAME_BYTES_MAX, Naming, Settings};
     use crate::explain::{Explanation, Query};
-    use crate::outbox::{Answer, Applied, Fault, Request, Retry, Write};
+    use crate::outbox::{Applied, Fault, Request, Retry, Write};
     use crate::shard;
 
     fn event(version: &str) -> Event {

@@ -491,6 +491,9 @@ impl Walk {
         for process in self.world.running() {
             let balance = process.balance();
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, 0));
+            for object in ["web-0", "web-1"] {
+                process.explained_as_shown(object).await;
+            }
         }
     }
 }

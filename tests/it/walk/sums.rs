@@ -373,6 +373,9 @@ impl Walk {
             let balance = process.balance();
             let suppressed = balance.ledger.lost(LostReason::Suppressed);
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, suppressed));
+            if !self.world.setup.spool {
+                grouped(process, &balance.ledger, suppressed);
+            }
         }
         for object in (0..OBJECTS).map(|object| format!("web-{object}")) {
             let mut explained = 0;
@@ -389,6 +392,20 @@ impl Walk {
         let events = self.world.fake.events();
         events.iter().map(|event| (event.metadata.name.to_string(), event.message.to_string(), event.count)).collect()
     }
+}
+
+/// Checks that the totals of `top` have each occurrence once. Digests and storm records have groups of their own, which
+/// receive nothing.
+fn grouped(process: &Process, ledger: &Ledger, suppressed: u64) {
+    let groups = process.shards.groups().into_iter().flatten().map(|group| group.totals);
+    let all = groups.filter(|totals| totals.received > 0).fold([0; 4], |all, totals| {
+        let explain::Totals { received, rejected, shown, folded, dropped, lost, .. } = totals;
+        [all[0] + received, all[1] + rejected, all[2] + shown + folded + lost, all[3] + dropped]
+    });
+    let [received, rejected, settled, dropped] = all;
+    assert_eq!((received - rejected, dropped), (ledger.received(), suppressed), "{ledger:?}");
+    let least = if suppressed == 0 { received - rejected } else { received - rejected - dropped };
+    assert!((least..=received - rejected).contains(&settled), "{all:?} {ledger:?}");
 }
 
 fn setup() -> impl Strategy<Value = Setup> {

@@ -165,6 +165,11 @@ impl KubeEvents {
     }
 
     fn observe(&mut self, shards: &Shards, series: usize) {
+        // A reload has lowered the limit.
+        if self.known.len() > series {
+            self.known.clear();
+            self.total.reset();
+        }
         let other = || std::array::from_fn(|_| SmolStr::new_static("other"));
         // LIMIT: at most the number of groups.
         let mut totals = HashMap::<[SmolStr; 4], u64>::from([(other(), 0)]);
@@ -178,7 +183,12 @@ impl KubeEvents {
             *totals.entry(if is_shown { labels } else { other() }).or_default() += group.received;
         }
         for (labels, total) in totals {
-            set(&self.total.with_label_values(&labels), total);
+            let counter = self.total.with_label_values(&labels);
+            // A reload has changed what is counted here. Prometheus takes the fall for a restart.
+            if total < counter.get() {
+                counter.reset();
+            }
+            set(&counter, total);
         }
     }
 }

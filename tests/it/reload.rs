@@ -152,3 +152,33 @@ async fn readiness_follows_reloaded_limits() {
     assert_eq!(program.admin().await.get("/readyz").await.status, 503);
     assert_eq!(program.stop().await.ledger.total_written(), 5);
 }
+
+/// Faults: with `series: 0` after a reload, the metric still had the names of namespaces. After `enabled: false` and
+/// `true`, its counters stood still until they had caught up, and so did `other` after a higher limit.
+#[tokio::test]
+async fn the_metric_of_events_follows_reloads_of_explain() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "").await;
+    let client = &mut program.client().await;
+    for (yaml, posts, expected) in [
+        ("", 3, &[("BackOff", 3.0), ("other", 0.0)][..]),
+        ("explain: {enabled: false}\n", 1, &[("BackOff", 3.0), ("other", 0.0)]),
+        ("explain: {enabled: true}\n", 2, &[("BackOff", 2.0), ("other", 0.0)]),
+        ("explain: {series: 0}\n", 1, &[("other", 3.0)]),
+        ("explain: {series: 5}\n", 1, &[("BackOff", 4.0), ("other", 0.0)]),
+    ] {
+        write(&path, yaml);
+        assert!(program.app.reload());
+        for _ in 0..posts {
+            client.post(&plain()).await;
+        }
+        let metrics = program.metrics().await;
+        let series = metrics.iter().filter_map(|(name, value)| {
+            let labels = name.strip_prefix("eventweir_kube_events_total")?;
+            Some((labels.split('"').nth(5).unwrap(), *value))
+        });
+        assert_eq!(series.collect::<Vec<_>>(), expected, "{yaml}");
+    }
+    program.stop().await;
+}

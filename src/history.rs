@@ -105,7 +105,8 @@ impl Monitor {
 pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: Monitor) {
     let clock = shards.clock().clone();
     let deadline = clock.now().mono.after(DEADLINE);
-    let mut news = pin!(apiserver.history());
+    let synced = monitor.synced.clone();
+    let mut news = pin!(apiserver.history(None, Arc::new(move || synced.set(1))));
     let mut listed = Listed::default();
     let mut is_logged = false;
     loop {

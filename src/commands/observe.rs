@@ -120,7 +120,7 @@ async fn watch(observe: &Observe, compared: &mut Compared) -> Result<(), Error> 
     let metrics = upstream::Metrics::new(&Registry::new()).map_err(app::Error::from)?;
     let apiserver = Apiserver::connect(&settings, clock.clone(), metrics).await.map_err(app::Error::from)?;
     let mut save = Save::create(observe.save.as_deref())?;
-    let news = apiserver.history_of(observe.namespace.as_deref());
+    let news = apiserver.history(observe.namespace.as_deref(), std::sync::Arc::new(|| ()));
     follow(news, end(observe.time), observe, &clock, &mut compared.comparison, &mut save).await?;
     save.finish()
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use eventweir::event::{Event, EventSeries, MicroTime};
 use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
 
 use super::support::app::{APISERVER, Program, start, start_behind};
 use super::support::events::{event, plain};
@@ -222,6 +223,22 @@ async fn without_the_right_to_list_the_program_becomes_ready() {
     program.until_news("error", 1.0).await;
     assert_eq!(program.admin().await.get("/readyz").await.status, 200);
     program.app.stop().await;
+}
+
+/// Fault: after a failed watch, history counted as not followed until the next event, for hours in a quiet cluster.
+#[tokio::test]
+async fn a_watch_that_is_open_again_is_followed_without_an_event() {
+    let apiserver = start("ingest: {maxWatches: 1}\n").await;
+    let mut watch = tokio::net::TcpStream::connect(apiserver.app.address()).await.unwrap();
+    watch.write_all(format!("GET {EVENTS}?watch=true HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+    apiserver.until_metric("eventweir_ingest_watches", |open| open == 1.0).await;
+    let program = start_informed(&apiserver).await;
+    program.until_news("error", 1.0).await;
+    program.until_metric("eventweir_history_synced", |synced| synced == 0.0).await;
+    drop(watch);
+    program.until_metric("eventweir_history_synced", |synced| synced == 1.0).await;
+    program.stop().await;
+    apiserver.stop().await;
 }
 
 /// Fault: the total of a client that was there before a restart counted as a whole.

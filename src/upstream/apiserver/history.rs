@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use http::Request;
+use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Body as HttpBody, Frame};
 use kube::client::Body;
@@ -26,6 +27,8 @@ use crate::event::{ApiGroup, Event, json};
 
 /// LIMIT: events of one page of the list. A page whose answer is too long is asked for again with fewer.
 const PAGE: u32 = 500;
+/// Content type of a watch; a page of another server has another one.
+const JSON: &[u8] = b"application/json";
 /// Divisor of the number of events after an answer that was too long: three of them lead to pages of one event.
 const FEWER: u32 = 8;
 /// LIMIT: seconds after which the API server ends a watch, which then restarts; kube's default.
@@ -107,14 +110,14 @@ impl Resource for Watched {
 }
 
 impl Apiserver {
-    /// Lists all events and watches them without end.
-    pub fn history(&self) -> impl Stream<Item = News> + Send + use<> {
-        self.history_of(None)
-    }
-
-    /// Lists the events of one namespace or of all and watches them without end.
-    pub fn history_of(&self, namespace: Option<&str>) -> impl Stream<Item = News> + Send + use<> {
-        let client = impatient(self.exchange.clone(), self.timeout);
+    /// Lists the events of one namespace or of all and watches them without end. Calls `watching` when a watch has
+    /// opened, which may be long before its first event.
+    pub fn history(
+        &self,
+        namespace: Option<&str>,
+        watching: Arc<dyn Fn() + Send + Sync>,
+    ) -> impl Stream<Item = News> + Send + use<> {
+        let client = impatient(self.exchange.clone(), self.timeout, watching);
         let api: Api<Watched> = match namespace {
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
@@ -138,12 +141,12 @@ impl Apiserver {
 /// Returns a client of kube with deadlines, which kube's own does not have: a missing answer to a list would block it
 /// for ever, and limits of bytes. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent
 /// until its end.
-fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
+fn impatient(exchange: Exchange, timeout: Duration, watching: Arc<dyn Fn() + Send + Sync>) -> kube::Client {
     let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
     let page = Arc::new(AtomicU32::new(PAGE));
     kube::Client::new(
         tower::service_fn(move |mut request: Request<Body>| {
-            let (exchange, page) = (exchange.clone(), Arc::clone(&page));
+            let (exchange, page, watching) = (exchange.clone(), Arc::clone(&page), Arc::clone(&watching));
             async move {
                 let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
                 if is_watch {
@@ -154,6 +157,11 @@ fn impatient(exchange: Exchange, timeout: Duration) -> kube::Client {
                     *request.uri_mut() = request.uri().to_string().replace(&format!("limit={PAGE}"), &limit).parse()?;
                 }
                 let answer = tokio::time::timeout(timeout, exchange.oneshot(request)).await??;
+                let is_json =
+                    answer.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON));
+                if is_watch && is_json && answer.status().is_success() {
+                    watching();
+                }
                 let silence = if is_watch { watch } else { timeout };
                 let page = (!is_watch).then_some(page);
                 Ok::<_, BoxError>(answer.map(|body| TimeoutBody::new(silence, bounded(body, page))))
@@ -230,7 +238,7 @@ mod tests {
         let (registry, settings) = (prometheus::Registry::new(), Settings::default());
         let metrics = crate::upstream::Metrics::new(&registry).unwrap();
         let apiserver = Apiserver::behind(tower::service_fn(answer), &settings, Clock::manual(0), metrics);
-        let news: Vec<_> = apiserver.history().take(5).collect().await;
+        let news: Vec<_> = apiserver.history(None, Arc::new(|| ())).take(5).collect().await;
         let shown = news.iter().map(|news| match news {
             News::Trouble { error, .. } => error.clone(),
             other => format!("{other:?}"),

@@ -408,7 +408,7 @@ async fn history_asks_again_when_an_answer_does_not_come() {
         1 => http(200, list),
         _ => Reply::Hang,
     });
-    let mut history = Box::pin(apiserver.history());
+    let mut history = Box::pin(apiserver.history(None, std::sync::Arc::new(|| ())));
     let mut steps = Vec::new();
     while steps.len() < 5 {
         steps.push(match futures_util::StreamExt::next(&mut history).await.unwrap() {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::Overrides;
@@ -311,6 +312,11 @@ fn until(text: &str) -> Result<Until, String> {
     }
 }
 
+/// Accepts what `top` has a table of.
+fn tables_of_top() -> impl TypedValueParser<Value = By> {
+    PossibleValuesParser::new(["object", "reason", "component", "namespace"]).try_map(|by| By::from_str(&by, false))
+}
+
 /// The eventweir to query.
 #[derive(Debug, Args)]
 pub struct Remote {
@@ -415,7 +421,7 @@ pub struct Tap {
 #[derive(Debug, Args)]
 pub struct Top {
     /// What a row stands for.
-    #[arg(long, value_enum, default_value_t = By::Object)]
+    #[arg(long, default_value = "object", value_parser = tables_of_top())]
     pub by: By,
     /// Period that the numbers cover.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = ["1m", "10m", "1h"])]

@@ -415,6 +415,8 @@ fn help_names_the_flags_and_wrong_flags_are_usage_errors() {
         assert!(stdout(&output).contains(word), "{word}");
     }
     assert_eq!(eventweir(&["serve", "--lissten", "x"]).status.code(), Some(64));
+    // Fault: it showed the objects.
+    assert_eq!(eventweir(&["top", "--by", "type"]).status.code(), Some(64));
     assert!(stdout(&eventweir(&["completions", "bash"])).contains("check-config"));
 }
 

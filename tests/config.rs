@@ -393,6 +393,15 @@ fn limits_follow_from_the_memory_unless_they_are_set() {
     assert!(error.contains("allowed: container, unlimited, or bytes"), "{error}");
 }
 
+/// Fault: the printed limits were below or above what their keys allow.
+#[test]
+fn limits_that_follow_from_little_or_much_memory_can_be_read_back() {
+    for memory in ["96Mi", "92Gi", "16Ti"] {
+        let config = parse(&format!("memory: {memory}\n")).unwrap();
+        assert_eq!(parse(&config.to_yaml()).unwrap(), config, "{memory}");
+    }
+}
+
 #[test]
 fn shards_follow_the_cores_unless_fixed() {
     let count = |config: &str, cores| {

@@ -13,6 +13,10 @@ const PROGRAM: usize = 64 << 20;
 /// Memory of everything that grows, with every limit at its default and reached
 /// ([performance.md](../../docs/performance.md)).
 const DEFAULTS: usize = 1472 << 20;
+/// LIMIT: how many times its default a limit may become. Larger ones are beyond what their keys allow.
+const MULTIPLE: usize = 64;
+/// The least that `explain.maxBytes` allows.
+pub(super) const EXPLAIN_MIN: NonZeroUsize = NonZeroUsize::new(1 << 20).unwrap();
 /// Least and most memory that can be configured.
 const ALLOWED: std::ops::RangeInclusive<usize> = 96 << 20..=1 << 44;
 
@@ -56,7 +60,7 @@ impl Memory {
 
 /// Sets the limits of what grows, which the file may then set one by one, in proportion to the memory.
 pub(super) fn divide(config: &mut Config, bytes: NonZeroUsize) {
-    let part = bytes.get().saturating_sub(PROGRAM).max(PROGRAM / 4) as u128;
+    let part = bytes.get().saturating_sub(PROGRAM).clamp(PROGRAM / 4, MULTIPLE * DEFAULTS) as u128;
     let shard::Settings { max_sources, max_tracked_keys, outbox, explain } = &mut config.shard;
     let outbox::Settings { max_records, max_bytes, max_budgets, .. } = outbox;
     let store::Settings { max_events, max_bytes: store_bytes, max_changes, .. } = &mut config.upstream.store;
@@ -78,6 +82,7 @@ pub(super) fn divide(config: &mut Config, bytes: NonZeroUsize) {
         let scaled = usize::try_from(scaled).unwrap_or(usize::MAX);
         *limit = NonZeroUsize::new(scaled).unwrap_or(NonZeroUsize::MIN);
     }
+    explain.max_bytes = explain.max_bytes.max(EXPLAIN_MIN);
 }
 
 /// Returns the kernel's memory limit of the container that the program runs in (cgroup v2, or v1).

@@ -371,7 +371,7 @@ fn outbox(section: &mut Section<'_>, outbox: &mut outbox::Settings) {
 
 fn explain(section: &mut Section<'_>, explain: &mut explain::Settings) {
     section.set("enabled", &mut explain.enabled, &values::truth());
-    section.set("maxBytes", &mut explain.max_bytes, &values::size(1 << 20..=MEMORY_MAX));
+    section.set("maxBytes", &mut explain.max_bytes, &values::size(memory::EXPLAIN_MIN.get()..=MEMORY_MAX));
     section.set("series", &mut explain.series, &values::whole(0..=10_000));
     section.set("messages", &mut explain.messages, &values::whole(1..=100));
     section.set("annotationBytes", &mut explain.annotation_bytes, &values::whole(0..=ANNOTATION_MAX));

@@ -391,13 +391,9 @@ fn limits_follow_from_the_memory_unless_they_are_set() {
     assert_eq!(limits(set, None), [11, 4347, 7, 8]);
     let error = parse("memory: 1Mi").unwrap_err().to_string();
     assert!(error.contains("allowed: container, unlimited, or bytes"), "{error}");
-}
-
-/// Fault: the printed limits were below or above what their keys allow.
-#[test]
-fn limits_that_follow_from_little_or_much_memory_can_be_read_back() {
+    // Fault: the printed limits were below or above what their keys allow.
     for memory in ["96Mi", "92Gi", "16Ti"] {
-        let config = parse(&format!("memory: {memory}\n")).unwrap();
+        let config = parse(&format!("memory: {memory}")).unwrap();
         assert_eq!(parse(&config.to_yaml()).unwrap(), config, "{memory}");
     }
 }
@@ -454,6 +450,28 @@ fn documented_defaults_are_the_defaults() {
         let config = parse(&yaml).unwrap_or_else(|errors| panic!("{yaml}\n{errors}"));
         assert_eq!(config, Config::default(), "{yaml}");
     }
+}
+
+/// Ranges that depend on another key say so, and are left out.
+#[test]
+fn documented_ranges_are_the_ranges_and_live_keys_are_live() {
+    let row = r"\n\| `([a-zA-Z.]+)` \| \S+ \| (?:`auto` or )?([\d,]+)(\w*)(?: \(.*?\))? to ([\d,]+)(\w*) \| (live;)?";
+    let (row, text, mut rows) = (regex::Regex::new(row).unwrap(), document("configuration.md"), 0);
+    for (section, cells) in
+        text.split("\n## ").flat_map(|section| row.captures_iter(section).map(move |row| (section, row)))
+    {
+        let (key, number) = (&cells[1], |cell: usize| cells[cell].replace(',', "").parse::<i64>().unwrap());
+        let at = |cell, more| {
+            let value = format!("{}{}", number(cell) + more, &cells[cell + 1]);
+            parse(&key.rsplit('.').fold(value, |value, key| format!("{{{key}: {value}}}")))
+        };
+        let (least, most) = (at(2, 0).unwrap(), at(4, 0).unwrap());
+        assert!(at(2, -1).is_err() && at(4, 1).is_err(), "{key}");
+        let is_live = cells.get(6).is_some() || section.contains("All keys of this section are live.");
+        assert_eq!(least.reload_diff(&most).at_restart.is_empty(), is_live, "{key}");
+        rows += 1;
+    }
+    assert!(rows > 50, "{rows}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ bench: ## the benchmarks
 e2e: ## real clients against the started program
 	.ci/run clients metrics
 
-demo: ## a storm of events against the embedded upstream
+demo: ## a storm of events in simulated time
 	cargo run --release -- demo
 
 fmt: ## the layout of the source

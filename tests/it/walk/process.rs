@@ -175,17 +175,24 @@ impl Process {
         Reply { status: head.status.as_u16(), is_warned: head.headers.contains_key("warning"), text }
     }
 
-    /// Checks that `explain` has an account of each occurrence of an object, and returns those that it calls shown.
-    pub(super) async fn explained_as_shown(&self, object: &str) -> u64 {
+    /// Returns a list of the only document of `explain` about an object; empty without one.
+    async fn explain(&self, object: &str, list: &str) -> Vec<Value> {
         let path = format!("/eventweir/v1/explain?namespace=shop&kind=Pod&name={object}");
         let reply = self.send("GET", &path, "", String::new()).await;
         assert_eq!(reply.status, 200, "{}", reply.text);
-        let document = reply.json();
+        reply.json()["objects"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|object| object[list].as_array().unwrap().clone())
+            .collect()
+    }
+
+    /// Checks that `explain` has an account of each occurrence of an object, and returns those that it calls shown.
+    pub(super) async fn explained_as_shown(&self, object: &str) -> u64 {
         let sum = |numbers: &Value| -> u64 { numbers.as_object().unwrap().values().filter_map(Value::as_u64).sum() };
-        let parts =
-            document["objects"].as_array().unwrap().iter().flat_map(|object| object["reasons"].as_array().unwrap());
         let mut all = 0;
-        for part in parts {
+        for part in self.explain(object, "reasons").await {
             let [received, shown, in_summary, rejected] =
                 ["received", "shown", "inSummary", "rejected"].map(|member| part[member].as_u64().unwrap());
             let accounted = shown + in_summary + rejected + sum(&part["waiting"]) + sum(&part["lost"]);
@@ -194,6 +201,16 @@ impl Process {
             all += shown;
         }
         all
+    }
+
+    /// Checks that the upstream has the records of an object that `explain` calls settled. Only this process writes them.
+    pub(super) async fn check_settled_records(&self, object: &str) {
+        let stored = self.fake.events();
+        let records = self.explain(object, "records").await;
+        for record in records.iter().filter(|record| record["state"] == "settled" && !record["count"].is_null()) {
+            let event = stored.iter().find(|event| event.metadata.name == record["name"].as_str().unwrap());
+            assert_eq!(event.map(|event| event.count.into()), record["count"].as_i64(), "{record:#}");
+        }
     }
 
     /// Returns the occurrences that wait, by event.

@@ -381,6 +381,9 @@ impl Walk {
             let mut explained = 0;
             for process in self.world.running() {
                 explained += process.explained_as_shown(&object).await;
+                if self.world.setup.replicas == 1 {
+                    process.check_settled_records(&object).await;
+                }
             }
             let stored = self.world.fake.events().into_iter().filter(|event| event.involved_object.name == object);
             let shown: u64 = stored.map(|event| u64::from(conversion::occurrences(&event).unsigned_abs())).sum();

@@ -332,7 +332,7 @@ impl Query {
 }
 
 /// The codes in order, the worst for a reader first.
-const WORST_FIRST: [&str; 21] = [
+const WORST_FIRST: [&str; 19] = [
     "namespace-gone",
     "refused",
     "forbidden",
@@ -351,8 +351,6 @@ const WORST_FIRST: [&str; 21] = [
     "evicted",
     "combined",
     "shown",
-    "shutdown",
-    "replaced-by-other-writer",
     "unknown",
 ];
 

@@ -108,7 +108,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
     let synced = monitor.synced.clone();
     let mut news = pin!(apiserver.history(None, Arc::new(move || synced.set(1))));
     let mut listed = Listed::default();
-    let mut is_logged = false;
+    let mut is_first = true;
     loop {
         let next = tokio::select! {
             next = news.next() => next,
@@ -133,7 +133,6 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 monitor.count("relist");
                 monitor.synced.set(1);
                 monitor.set_ready();
-                is_logged = false;
                 if mode == Mode::List {
                     return;
                 }
@@ -142,7 +141,6 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 shards.learn(&event);
                 monitor.count("stored");
                 monitor.synced.set(1);
-                is_logged = false;
             }
             Some(News::Gone(event)) => {
                 shards.learn_gone(&event);
@@ -156,10 +154,9 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                     monitor.set_ready();
                 }
                 // Logged once, at the beginning; the counter shows the duration.
-                if !is_logged {
+                if std::mem::take(&mut is_first) || monitor.synced.get() == 1 {
                     tracing::warn!(error, "the upstream's events cannot be followed; retrying");
                 }
-                is_logged = true;
                 monitor.count("error");
                 monitor.synced.set(0);
             }

@@ -135,6 +135,8 @@ fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
         (500, _) if *is_status && status.message.contains("resourceVersion should not be set") => {
             refused(RefusalReason::Invalid)
         }
+        // A load balancer without a backend. The API server's own answer to a panic is plain text too, but a 500.
+        (502 | 503, _) if !is_status => retry(Fault::NotApiserver, perhaps),
         (500..=599, _) => retry(Fault::ServerError, perhaps),
         _ if !is_status => retry(Fault::NotApiserver, perhaps),
         (400 | 405 | 406 | 415 | 422, _) => refused(RefusalReason::Invalid),
@@ -289,6 +291,8 @@ mod tests {
             (409, page.to_owned()),
             (413, page.to_owned()),
             (422, String::new()),
+            (502, page.to_owned()),
+            (503, page.to_owned()),
         ];
         for (code, body) in no_verdicts {
             let code = StatusCode::from_u16(code).unwrap();
@@ -296,7 +300,8 @@ mod tests {
                 let denial = Denial::read(code, &http::HeaderMap::new(), body.as_bytes());
                 let answer = judge(verb, &Failure::Denied(denial.clone().into()));
                 assert_eq!(answer, retry(Fault::NotApiserver, applied), "{verb:?} {code} {body}");
-                assert_eq!(status_of(Failure::Denied(denial.into())).code, 503, "{code} {body}");
+                let shown = if code == 502 { 502 } else { 503 };
+                assert_eq!(status_of(Failure::Denied(denial.into())).code, shown, "{code} {body}");
             }
         }
         let body = status("Status", "Failure", 404);

@@ -19,7 +19,7 @@ fn of_namespace(namespace: &str, object: &str) -> Event {
 /// Fault: each page was taken for a final answer, and all waiting occurrences were lost within seconds.
 #[tokio::test(start_paused = true)]
 async fn pages_of_a_load_balancer_lose_nothing() {
-    for (page, shards) in [(404, 1), (403, 3), (302, 1), (400, 1), (409, 1), (200, 1)] {
+    for (page, shards) in [(404, 1), (403, 3), (302, 1), (400, 1), (409, 1), (200, 1), (503, 1)] {
         let mut bench = Bench::with(Options { shards: Some(shards), ..Options::default() });
         bench.fake.plan(move |_| Fault::Page(page));
         for object in 0..1_000 {

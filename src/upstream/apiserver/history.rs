@@ -2,12 +2,13 @@
 //! lists again after a 410 and backs off.
 
 use std::borrow::Cow;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, stream};
 use http::Request;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt as _, StreamBody};
@@ -23,6 +24,7 @@ use tower_http::timeout::TimeoutBody;
 
 use super::watch::FRAME_BYTES_MAX;
 use super::{AnswerBody, Apiserver, Exchange, LIST_BYTES_MAX, cause_of};
+use crate::clock::Clock;
 use crate::event::{ApiGroup, Event, json};
 
 /// LIMIT: events of one page of the list. A page whose answer is too long is asked for again with fewer.
@@ -33,6 +35,9 @@ const JSON: &[u8] = b"application/json";
 const FEWER: u32 = 8;
 /// LIMIT: seconds after which the API server ends a watch, which then restarts; kube's default.
 const WATCH_SECONDS: u32 = 290;
+/// Shortest duration of a watch; a shorter one has failed, as in client-go. kube's watcher pauses only after a watch that
+/// has failed.
+const WATCH_MIN: Duration = Duration::from_secs(1);
 
 /// One step of the list or the watch.
 #[derive(Debug)]
@@ -117,7 +122,7 @@ impl Apiserver {
         namespace: Option<&str>,
         watching: Arc<dyn Fn() + Send + Sync>,
     ) -> impl Stream<Item = News> + Send + use<> {
-        let client = impatient(self.exchange.clone(), self.timeout, watching);
+        let client = impatient(self.exchange.clone(), self.timeout, watching, self.clock.clone());
         let api: Api<Watched> = match namespace {
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
@@ -141,12 +146,18 @@ impl Apiserver {
 /// Returns a client of kube with deadlines, which kube's own does not have: a missing answer to a list would block it
 /// for ever, and limits of bytes. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent
 /// until its end.
-fn impatient(exchange: Exchange, timeout: Duration, watching: Arc<dyn Fn() + Send + Sync>) -> kube::Client {
+fn impatient(
+    exchange: Exchange,
+    timeout: Duration,
+    watching: Arc<dyn Fn() + Send + Sync>,
+    clock: Clock,
+) -> kube::Client {
     let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
     let page = Arc::new(AtomicU32::new(PAGE));
     kube::Client::new(
         tower::service_fn(move |mut request: Request<Body>| {
-            let (exchange, page, watching) = (exchange.clone(), Arc::clone(&page), Arc::clone(&watching));
+            let (exchange, page) = (exchange.clone(), Arc::clone(&page));
+            let (watching, clock) = (Arc::clone(&watching), clock.clone());
             async move {
                 let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
                 if is_watch {
@@ -164,7 +175,9 @@ fn impatient(exchange: Exchange, timeout: Duration, watching: Arc<dyn Fn() + Sen
                 }
                 let silence = if is_watch { watch } else { timeout };
                 let page = (!is_watch).then_some(page);
-                Ok::<_, BoxError>(answer.map(|body| TimeoutBody::new(silence, bounded(body, page))))
+                let opened = clock.now().mono;
+                let is_too_short = move || is_watch && clock.now().mono.since(opened) < WATCH_MIN;
+                Ok::<_, BoxError>(answer.map(|body| TimeoutBody::new(silence, bounded(body, page, is_too_short))))
             }
         }),
         "default",
@@ -172,10 +185,15 @@ fn impatient(exchange: Exchange, timeout: Duration, watching: Arc<dyn Fn() + Sen
 }
 
 /// Limits the bytes of a list's answer, or without `page` of each line of a watch. After a list that is too long, the
-/// next one has smaller pages.
-fn bounded(body: AnswerBody, page: Option<Arc<AtomicU32>>) -> impl HttpBody<Data = Bytes, Error = BoxError> {
+/// next one has smaller pages. An answer that is too short at its end has failed.
+fn bounded(
+    body: AnswerBody,
+    page: Option<Arc<AtomicU32>>,
+    is_too_short: impl Fn() -> bool,
+) -> impl HttpBody<Data = Bytes, Error = BoxError> {
     let mut length = 0;
-    StreamBody::new(body.into_data_stream().map(move |data| {
+    let end = stream::once(async move { is_too_short().then(|| Err("the watch ended at once".into())) });
+    let data = body.into_data_stream().map(move |data| {
         let data = data?;
         let line_end = memchr::memrchr(b'\n', &data).filter(|_| page.is_none());
         length = line_end.map_or(length + data.len(), |end| data.len() - end - 1);
@@ -188,7 +206,8 @@ fn bounded(body: AnswerBody, page: Option<Arc<AtomicU32>>) -> impl HttpBody<Data
             None if length > FRAME_BYTES_MAX => Err("a frame of the watch is too long".into()),
             Some(_) | None => Ok(Frame::data(data)),
         }
-    }))
+    });
+    StreamBody::new(data.chain(end.filter_map(ready)))
 }
 
 /// Returns the API server's code of an error.
@@ -204,13 +223,59 @@ fn code(error: &watcher::Error) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
     use http::Response;
     use parking_lot::Mutex;
 
     use super::super::{Settings, boxed};
     use super::*;
-    use crate::clock::Clock;
+
+    fn behind<S>(service: S, clock: Clock) -> Apiserver
+    where
+        S: tower::Service<Request<Body>, Response = Response<AnswerBody>, Error = BoxError, Future: Send>,
+        S: Clone + Send + Sync + 'static,
+    {
+        let (registry, settings) = (prometheus::Registry::new(), Settings::default());
+        Apiserver::behind(service, &settings, clock, crate::upstream::Metrics::new(&registry).unwrap())
+    }
+
+    async fn first(apiserver: &Apiserver, number: usize) -> Vec<String> {
+        let news = apiserver.history(None, Arc::new(|| ())).take(number).map(|news| match news {
+            News::Trouble { error, .. } => error,
+            other => format!("{other:?}"),
+        });
+        news.collect().await
+    }
+
+    /// Fault: behind a load balancer that ends each watch at once, thousands of watches were begun per second.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_ends_at_once_has_failed() {
+        let (watches, clock) = (Arc::new(AtomicU32::new(0)), Clock::manual(0));
+        let (begun, time) = (Arc::clone(&watches), clock.clone());
+        let answer = move |request: Request<Body>| {
+            let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let body = match is_watch.then(|| begun.fetch_add(1, Ordering::Relaxed)) {
+                None => list,
+                // It lasts long enough.
+                Some(0) => "",
+                Some(1..=8) => "\n",
+                Some(_) => "another watch",
+            };
+            let clock = time.clone();
+            let pieces =
+                stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from(body)))]).chain(stream::poll_fn(move |_| {
+                    if body.is_empty() {
+                        clock.advance(WATCH_MIN);
+                    }
+                    std::task::Poll::Ready(None)
+                }));
+            async move { Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(pieces)))) }
+        };
+        let shown = first(&behind(tower::service_fn(answer), clock), 4).await;
+        let too_short = "the watch ended at once";
+        assert_eq!(shown[..], ["Begins", "Complete", too_short, too_short]);
+        assert_eq!(watches.load(Ordering::Relaxed), 3);
+    }
 
     /// Fault: the list's pages and the watch's lines could have any length. 500 events of 1 MiB, which every tenant may
     /// create, took a GiB at each start.
@@ -235,15 +300,7 @@ mod tests {
                 ))))
             }
         };
-        let (registry, settings) = (prometheus::Registry::new(), Settings::default());
-        let metrics = crate::upstream::Metrics::new(&registry).unwrap();
-        let apiserver = Apiserver::behind(tower::service_fn(answer), &settings, Clock::manual(0), metrics);
-        let news: Vec<_> = apiserver.history(None, Arc::new(|| ())).take(5).collect().await;
-        let shown = news.iter().map(|news| match news {
-            News::Trouble { error, .. } => error.clone(),
-            other => format!("{other:?}"),
-        });
-        let shown: Vec<_> = shown.collect();
+        let shown = first(&behind(tower::service_fn(answer), Clock::manual(0)), 5).await;
         assert!(shown[1].contains("a page of the list is too long"), "{shown:?}");
         assert!(shown[4].contains("a frame of the watch is too long"), "{shown:?}");
         assert_eq!([&shown[0], &shown[2], &shown[3]], ["Begins", "Begins", "Complete"]);

@@ -82,11 +82,11 @@ impl Forwarder {
     pub(super) async fn new(settings: &Settings) -> Result<Self, Error> {
         let mut config = config(settings).await?;
         config.auth_info = kube::config::AuthInfo::default();
-        let upgrades = https_connector(&config, Protocols::Http1)?;
+        let upgrades = https_connector(&config, Protocols::Http1, settings.timeout)?;
         let upgrades = connector(upgrades, settings.timeout, |_| Ok::<_, std::convert::Infallible>(()));
         Ok(Self(Arc::new(Inner {
             cluster: config.cluster_url.clone(),
-            https: https_connector(&config, Protocols::All)?,
+            https: https_connector(&config, Protocols::All, settings.timeout)?,
             timeout: settings.timeout,
             lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
             // An upgraded connection is not reused.

@@ -13,6 +13,7 @@ use http::uri::Scheme;
 use http::{Request, Response, Uri};
 use hyper::body::{Body as HttpBody, Incoming};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::dns::GaiResolver;
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::client::proxy::matcher::Matcher;
@@ -38,7 +39,7 @@ pub(super) struct Transport<B = Body> {
     probe: Connector,
     /// One connection, which hyper shares. One request opens a new one while the others wait.
     http2: Client<Connector, B>,
-    /// LIMIT: one connection per request in flight, which the gate limits; idle ones are closed after hyper's 90 s.
+    /// LIMIT: one connection per request in flight, which the gate limits; idle ones are closed after `timeout`.
     http1: Client<Connector, B>,
     /// Whether the API server has HTTP/2; empty before the first request, and after a change was detected.
     multiplexes: ArcSwap<OnceCell<bool>>,
@@ -60,9 +61,10 @@ where
 {
     /// `timeout` limits connecting, with TLS. An HTTP/2 connection that is silent for that long, idle or not, is
     /// pinged, and closed after half that time again. Otherwise a dead connection would fail every request until TCP
-    /// closes it.
+    /// closes it. HTTP/1.1 has no pings, so an idle connection is used again for that long only: once a request has
+    /// failed, no dead one is left.
     pub(super) fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
-        Ok(Self::over(https_connector(config, Protocols::All)?, timeout))
+        Ok(Self::over(https_connector(config, Protocols::All, timeout)?, timeout))
     }
 
     /// As [`Self::new`], over connections of `https`.
@@ -79,7 +81,7 @@ where
         Self {
             probe: any.clone(),
             http2: Builder::clone(&builder).http2_only(true).build(http2),
-            http1: builder.build(any),
+            http1: builder.pool_idle_timeout(silence).build(any),
             multiplexes: ArcSwap::default(),
         }
     }
@@ -123,6 +125,7 @@ pub(super) enum Protocols {
 pub(super) fn https_connector(
     config: &kube::Config,
     protocols: Protocols,
+    timeout: Duration,
 ) -> Result<HttpsConnector<HttpConnector>, Error> {
     if let Some(proxy) = config.proxy_url.as_ref().filter(|proxy| !is_spared(&config.cluster_url, proxy)) {
         return Err(Error::Proxy(proxy.clone()));
@@ -133,13 +136,20 @@ pub(super) fn https_connector(
         let name = name.clone().try_into().map_err(|_not_a_name| Error::ServerName(name.clone()))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false); // https is the layer above
-    tcp.set_nodelay(true); // small frames would wait for the peer's delayed acknowledgements
+    let tcp = tcp(GaiResolver::new(), timeout);
     Ok(match protocols {
         Protocols::All => builder.enable_all_versions().wrap_connector(tcp),
         Protocols::Http1 => builder.enable_http1().wrap_connector(tcp),
     })
+}
+
+/// Returns the connector of TCP. The addresses of a name share `timeout`, so that a dead one does not take all of it.
+pub(super) fn tcp<R>(resolver: R, timeout: Duration) -> HttpConnector<R> {
+    let mut tcp = HttpConnector::new_with_resolver(resolver);
+    tcp.enforce_http(false); // https is the layer above
+    tcp.set_nodelay(true); // small frames would wait for the peer's delayed acknowledgements
+    tcp.set_connect_timeout(Some(timeout));
+    tcp
 }
 
 /// Whether the proxy is that of the environment, and `NO_PROXY` excepts the API server. kube ignores `NO_PROXY`.

@@ -2,18 +2,21 @@
 //! HTTP/1.1.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{Response, Version};
+use http::{Response, Uri, Version};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Barrier, Notify};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -233,6 +236,42 @@ async fn a_dead_connection_is_found_by_pings() {
     let recovered = async { while !all_stored(&burst(&client, 1).await) {} };
     tokio::time::timeout(SOON, recovered).await.unwrap();
     assert_eq!(server.seen.lock().requests, [(1, Version::HTTP_2), (2, Version::HTTP_2)]);
+}
+
+/// Fault: after connections had died silently, each of up to 32 idle ones failed a request, one after another, for 90 s.
+#[tokio::test]
+async fn idle_connections_that_have_died_fail_one_request() {
+    let (together, served) = (Arc::new(Barrier::new(3)), Arc::new(AtomicUsize::new(0)));
+    let act = move |connection| match (connection, served.fetch_add(1, Ordering::Relaxed)) {
+        (_, 0..3) => Act::Together(Arc::clone(&together)),
+        (0..=3, _) => Act::Freeze,
+        _ => Act::Answer,
+    };
+    let server = FakeApiserver::start(&["http/1.1"], act).await;
+    let client = server.client(Duration::from_secs(1)).await;
+    assert!(all_stored(&burst(&client, 3).await));
+    assert_eq!(client.write(&create()).await, retry(Fault::Timeout, Applied::Perhaps));
+    assert!(all_stored(&burst(&client, 1).await));
+}
+
+/// Fault: the first address of a name took all of the time to connect. With a host without power among several, no
+/// request was ever sent.
+#[tokio::test]
+async fn a_dead_address_of_a_name_leaves_time_for_the_next() {
+    let (socket, live) = (TcpSocket::new_v4().unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let full = socket.listen(1).unwrap();
+    let addresses = [full.local_addr().unwrap(), live.local_addr().unwrap()];
+    let mut waiting = Vec::new();
+    // Once its queue is full, it does not answer.
+    while let Ok(connected) = tokio::time::timeout(Duration::from_millis(100), TcpStream::connect(addresses[0])).await {
+        waiting.push(connected.unwrap());
+    }
+    let resolver = tower::service_fn(move |_: Name| std::future::ready(Ok::<_, Infallible>(addresses.into_iter())));
+    let connecting =
+        transport::tcp(resolver, Duration::from_secs(1)).oneshot(Uri::from_static("http://apiserver.test"));
+    let connection = tokio::time::timeout(SOON, connecting).await.unwrap().unwrap();
+    assert_eq!(connection.inner().peer_addr().unwrap(), addresses[1]);
 }
 
 #[tokio::test]

@@ -101,6 +101,9 @@ impl Monitor {
     }
 }
 
+/// Shortest time between two log lines about watches that break off.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
+
 /// Follows the apiserver until dropped; with [`Mode::List`], until the list is complete. Dropping it is safe.
 pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: Monitor) {
     let clock = shards.clock().clone();
@@ -108,7 +111,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
     let synced = monitor.synced.clone();
     let mut news = pin!(apiserver.history(None, Arc::new(move || synced.set(1))));
     let mut listed = Listed::default();
-    let mut is_first = true;
+    let mut logged_at: Option<Mono> = None;
     loop {
         let next = tokio::select! {
             next = news.next() => next,
@@ -153,9 +156,12 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 if is_forbidden {
                     monitor.set_ready();
                 }
-                // Logged once, at the beginning; the counter shows the duration.
-                if std::mem::take(&mut is_first) || monitor.synced.get() == 1 {
+                // Logged at the beginning; the counter shows the duration.
+                let now = clock.now().mono;
+                let is_news = |logged_at| monitor.synced.get() == 1 && now.since(logged_at) >= LOG_PAUSE;
+                if logged_at.is_none_or(is_news) {
                     tracing::warn!(error, "the upstream's events cannot be followed; retrying");
+                    logged_at = Some(now);
                 }
                 monitor.count("error");
                 monitor.synced.set(0);

@@ -386,9 +386,12 @@ mod tests {
     use super::*;
     use crate::access;
     use crate::clock::Clock;
-    use crate::correlator::{KeySecret, Policy};
+    use crate::correlator::{KeySecret, Pattern, Policy};
+    use crate::server::{Peer, PeerCertificate};
     use crate::shard;
     use crate::upstream::{Embedded, UpdateOptions, Writer, store};
+
+    const MAX_LIST_BYTES: NonZeroUsize = NonZeroUsize::new(600_000).unwrap();
 
     fn face() -> (Face, prometheus::Registry) {
         guarded(access::Settings::default())
@@ -406,7 +409,7 @@ mod tests {
         let access = Access::new(settings, ask, clock.clone(), secret, counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
         let (shadow, _runner) = Shadow::new(shards.clone(), secret);
-        let settings = Settings { max_list_bytes: one, repair: Repair::Off, ..Settings::default() };
+        let settings = Settings { max_list_bytes: MAX_LIST_BYTES, repair: Repair::Off, ..Settings::default() };
         let (tasks, stop, listed) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         listed.cancel();
         let upstream_up = IntGauge::new("up", "up").unwrap();
@@ -452,9 +455,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_list_that_its_client_does_not_read_keeps_others_out() {
+    async fn long_lists_that_their_caller_does_not_read_keep_others_out_only_together() {
         const LIST: &str = "/api/v1/events";
-        let (face, _) = face();
+        let policy = vec![access::Rule { users: vec![Pattern::Prefix("reader-".into())], ..Default::default() }];
+        let (face, _) = guarded(access::Settings { certificates: true, policy, ..access::Settings::default() });
         for number in 0..200 {
             let mut event = crate::event::Event::default();
             event.metadata.namespace = "shop".into();
@@ -464,22 +468,31 @@ mod tests {
             let writer = Writer { manager: "test".into(), group: ApiGroup::Core };
             face.0.upstream.update(event, &UpdateOptions { writer, dry_run: false }).await.unwrap();
         }
-        let list = async |path: &str| {
-            let Ok(answer) =
-                face.service(Origins::any_host()).oneshot(Request::get(path).body(Body::empty()).unwrap()).await;
+        let list = async |reader: u8, path: &str| {
+            let common_name = format!("reader-{reader}");
+            let certificate = PeerCertificate { common_name, organizations: Vec::new(), expires: i64::MAX };
+            let peer = Peer { address: None, certificate: Some(certificate) };
+            let request = Request::get(path).extension(peer).body(Body::empty()).unwrap();
+            let Ok(answer) = face.service(Origins::any_host()).oneshot(request).await;
             answer
         };
-        let unread = list(LIST).await;
+        let unread = list(1, LIST).await;
         let size = unread.body().size_hint().exact().unwrap();
         assert_eq!(unread.status(), StatusCode::OK);
-        assert!(size > 200_000, "{size}");
-        assert_eq!(face.0.metrics.list_bytes.get(), 1, "all of ingest.maxListBytes");
-        let refused = list(LIST).await;
-        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(refused.headers()["retry-after"], "1");
-        assert_eq!(list("/api/v1/events?limit=5").await.status(), StatusCode::OK, "a short answer is not counted");
-        drop(unread);
-        let whole = list(LIST).await.into_body().collect().await.unwrap().to_bytes();
+        let all = MAX_LIST_BYTES.get() as u64;
+        assert!(size <= all / 2 && size > all / 3, "{size}");
+        assert_eq!(face.0.metrics.list_bytes.get(), size.cast_signed());
+        assert_eq!(list(1, LIST).await.status(), StatusCode::TOO_MANY_REQUESTS, "a caller has half");
+        assert_eq!(list(1, "/api/v1/events?limit=5").await.status(), StatusCode::OK, "a short answer is not counted");
+        let other = list(2, LIST).await;
+        assert_eq!(other.status(), StatusCode::OK, "the other half");
+        let refused = list(3, LIST).await;
+        assert_eq!(
+            (refused.status(), &refused.headers()["retry-after"]),
+            (StatusCode::TOO_MANY_REQUESTS, &"1".parse().unwrap())
+        );
+        drop((unread, other));
+        let whole = list(1, LIST).await.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(whole.len() as u64, size);
         assert_eq!(face.0.metrics.list_bytes.get(), 0);
     }
@@ -535,9 +548,8 @@ mod tests {
     #[tokio::test]
     async fn a_slash_at_the_end_changes_no_permission() {
         let tokens = access::TokenReview { is_on: true, ..access::TokenReview::default() };
-        let allow_paths = access::AllowPaths(vec![crate::correlator::Pattern::Prefix("/".into())]);
-        let policy =
-            vec![access::Rule { users: vec![crate::correlator::Pattern::Exact("a".into())], ..Default::default() }];
+        let allow_paths = access::AllowPaths(vec![Pattern::Prefix("/".into())]);
+        let policy = vec![access::Rule { users: vec![Pattern::Exact("a".into())], ..Default::default() }];
         let defaults = access::Settings::default();
         let (face, _) = guarded(access::Settings { tokens, anonymous: true, allow_paths, policy, ..defaults });
         for path in [look::EXPLAIN, look::TOP, look::TAP, look::SHADOW, "/api/v1/namespaces/shop/events"] {

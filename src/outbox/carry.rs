@@ -40,7 +40,6 @@ impl Outbox {
         record.stand = Stand::Carried { until: now.mono.after(LIMBO) };
         record.phase = Phase::Backoff(now.mono.after(FIRST_LOOK));
         self.set_record_timer(id);
-        self.note(id);
         true
     }
 

@@ -177,13 +177,8 @@ impl Outbox {
     }
 
     /// Returns the number of records.
-    pub fn len(&self) -> usize {
+    pub fn record_count(&self) -> usize {
         self.records.len()
-    }
-
-    /// Whether the outbox has no records.
-    pub fn is_empty(&self) -> bool {
-        self.records.len() == 0
     }
 
     /// Returns the bytes of the events and digests held.

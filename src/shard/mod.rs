@@ -416,7 +416,7 @@ impl Shard {
         Sizes {
             sources: self.sources.len(),
             tracked_keys: self.tracked_keys.own(),
-            records: self.outbox.len(),
+            records: self.outbox.record_count(),
             bytes: self.outbox.bytes(),
             budgets: self.outbox.budgets(),
             groups,

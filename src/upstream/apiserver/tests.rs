@@ -340,7 +340,7 @@ async fn a_request_goes_out_once_with_the_token_of_the_kubeconfig() {
     };
     let exchange = async { connected(&server).await.write(&patch()).await };
     let answer = tokio::select! { never = serve => never, answer = exchange => answer };
-    let expected = Retry { after: Some(Duration::ZERO), applied: Applied::Perhaps, fault: Fault::ServerError };
+    let expected = Retry { after: Some(Duration::ZERO), applied: Applied::Perhaps, fault: Fault::NotApiserver };
     assert_eq!(answer, Answer::Retry(expected));
     let requests = requests.into_inner();
     assert_eq!(requests.len(), 1);

@@ -86,6 +86,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::correlator::KeySecret;
 
     #[test]
     fn certificates_name_users_and_groups() {
@@ -100,6 +101,40 @@ mod tests {
         assert_eq!(caller.clone().authenticated(), caller);
         assert_eq!(Caller::of_certificate(&certificate("")), None);
         assert_eq!(Caller::anonymous().authenticated(), Caller::anonymous());
+    }
+
+    #[test]
+    fn callers_that_differ_share_no_decision() {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).into()).collect();
+        let caller = |[name, uid]: [&str; 2], groups: &[&str], extra: &[(&str, &[&str])]| Caller {
+            name: name.into(),
+            uid: uid.into(),
+            groups: groups.iter().map(SmolStr::new).collect(),
+            extra: extra.iter().map(|(name, values)| ((*name).to_owned(), texts(values))).collect(),
+        };
+        let callers = [
+            caller(["a", ""], &[], &[]),
+            caller(["", "a"], &[], &[]),
+            caller(["a", "a"], &[], &[]),
+            caller(["b", ""], &[], &[]),
+            caller(["a", ""], &["x"], &[]),
+            caller(["a", ""], &["y"], &[]),
+            caller(["a", ""], &["x", "y"], &[]),
+            caller(["a", ""], &[], &[("x", &[])]),
+            caller(["a", ""], &[], &[("y", &[])]),
+            caller(["a", ""], &[], &[("x", &["y"])]),
+            caller(["a", ""], &[], &[("x", &["z"])]),
+            caller(["a", ""], &[], &[("x", &["y", "z"])]),
+        ];
+        let keys: std::collections::HashSet<u128> = callers
+            .iter()
+            .map(|caller| {
+                let mut key = Key::new(KeySecret(1, 2));
+                caller.add_to(&mut key);
+                key.finish()
+            })
+            .collect();
+        assert_eq!(keys.len(), callers.len());
     }
 
     #[test]

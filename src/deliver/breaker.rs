@@ -193,8 +193,24 @@ mod tests {
         );
         assert!(breakers.acquire(&scope("failing", "f"), at(4_799)).is_err());
         assert_eq!(breakers.acquire(&scope("failing", "f"), at(4_800)), Ok(()));
+        assert_eq!(settle(&mut breakers, &scope("failing", "f"), Some(Fault::Transport), 4_800), Outcome::Failure);
+        assert_eq!(breakers.acquire(&scope("failing", "f"), at(4_800)), Ok(()));
         assert_eq!(settle(&mut breakers, &scope("failing", "f"), None, 4_800), Outcome::Success);
         assert_eq!(breakers.acquire(&scope("failing", "g"), at(4_800)), Ok(()));
+    }
+
+    #[test]
+    fn at_the_limit_a_breaker_whose_pause_is_over_gives_its_place() {
+        let mut breakers = Breakers::default();
+        for object in ["a", "b", "c", "d"] {
+            settle(&mut breakers, &scope("open", object), Some(Fault::ServerError), 0);
+        }
+        for number in 0..2 * BREAKERS_MAX {
+            settle(&mut breakers, &scope(&number.to_string(), "a"), Some(Fault::ServerError), 1);
+            assert!(breakers.breakers.len() <= BREAKERS_MAX);
+        }
+        assert!(breakers.breakers.contains_key(&(2 * BREAKERS_MAX - 1).to_string()[..]), "there is room for new ones");
+        assert!(breakers.acquire(&scope("open", "e"), at(1)).is_err(), "it stays");
     }
 
     #[test]

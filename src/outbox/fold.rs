@@ -252,8 +252,8 @@ mod tests {
     use crate::clock::Now;
     use crate::correlator::{Field, KeySecret, Policy, Settings};
     use crate::event::Event;
-    use crate::outbox::{self, Answer, DIGEST_REASON, Request};
-    use crate::shard::{self, Shard};
+    use crate::outbox::{self, Answer, DIGEST_REASON, LostReason, Request};
+    use crate::shard::{self, Lead, Shard};
 
     /// Fault: after each folded record it waited for one more commit, and was not written before the flood ended.
     #[test]
@@ -352,5 +352,25 @@ mod tests {
             shard.accept(numbered(number), 1, now, &policy).unwrap();
         }
         assert_eq!(pending(&shard).len(), 2, "the first, and the digest of the others");
+    }
+
+    #[test]
+    fn a_digest_that_a_client_deletes_is_gone_with_what_it_counts() {
+        let (mut shard, policy) = budgeted(1, 3);
+        let now = Now::at(1_000_000_000);
+        let fold = |shard: &mut Shard, numbers: std::ops::Range<usize>| {
+            for number in numbers {
+                shard.accept(numbered(number), 1, now, &policy).unwrap();
+            }
+            let digest = shard.pending().find(|(event, _)| event.reason == DIGEST_REASON);
+            digest.map(|(event, waiting)| (event.clone(), waiting)).unwrap()
+        };
+        let (digest, waiting) = fold(&mut shard, 0..20);
+        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        shard.forget_record(&handle, now);
+        assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), waiting);
+        let (next, waiting) = fold(&mut shard, 20..30);
+        assert_ne!(next.metadata.name, digest.metadata.name);
+        assert!(waiting <= 10 && shard.balance().is_exact(), "{waiting}");
     }
 }

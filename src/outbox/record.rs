@@ -426,3 +426,23 @@ pub fn backoff(failures: u32, jitter: f64, first: Duration, max: Duration) -> Du
     let doubled = first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1).min(30)));
     doubled.min(max).mul_f64(jitter.clamp(0.0, 1.0).mul_add(-0.5, 1.0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_the_byte_limit_a_repeat_that_is_longer_brings_count_and_time_only() {
+        let message = |letter: &str, length| letter.repeat(length).into();
+        let event = |count: i32, message| Event { count, message, ..Event::default() };
+        for (has_room, length, is_taken) in [(true, 900, true), (false, 900, false), (false, 800, true)] {
+            let (old, new) = (message("a", 800), message("b", length));
+            let budget = BudgetId::prepaid(Key(1));
+            let mut record = Record::new(Key(1), budget, Kind::Plain, event(1, old), Mono(0));
+            let size = record.size;
+            record.absorb(event(2, new), || has_room);
+            assert_eq!((record.event.count, record.event.message.starts_with('b')), (2, is_taken), "{length}");
+            assert_eq!(record.size > size, has_room);
+        }
+    }
+}

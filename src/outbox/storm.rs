@@ -243,6 +243,22 @@ mod tests {
     }
 
     #[test]
+    fn a_storm_of_events_of_the_new_api_is_valid_there() {
+        let mut first = event(1, "cpu");
+        (first.action, first.reporting_controller) = ("Schedule".into(), "scheduler".into());
+        first.reporting_instance = "scheduler-0".into();
+        let now = Now::at(1_000_000_000);
+        assert_eq!(begin(RecordId(1), &first, now).event_time, None, "an old-style event");
+        first.event_time = Some(MicroTime::from_unix_nanos(5));
+        let storm = begin(RecordId(1), &first, now);
+        assert_eq!(storm.event_time, Some(MicroTime::from_unix_nanos(now.wall)));
+        let reporter = |event: &Event| {
+            (event.action.clone(), event.reporting_controller.clone(), event.reporting_instance.clone())
+        };
+        assert_eq!(reporter(&storm), reporter(&first));
+    }
+
+    #[test]
     fn the_number_of_things_is_right_within_some_percent() {
         for number in [0_u32, 1, 2, 10, 100, 1_000, 10_000, 100_000] {
             let mut distinct = Distinct::default();

@@ -136,9 +136,10 @@ mod tests {
     use std::time::Duration;
 
     use crate::clock::Now;
-    use crate::correlator::{KeySecret, Policy};
+    use crate::correlator::{Fold, Key, KeySecret, Policy, Rate, RecordId};
     use crate::event::Event;
-    use crate::outbox::{self, Answer, Applied, Fault, Request, Retry};
+    use crate::outbox::budget::BudgetId;
+    use crate::outbox::{self, Answer, Applied, Fault, Known, Offer, Outbox, Payment, Request, Retry};
     use crate::shard::{self, Shard};
 
     /// Fault: it was repeated when the coalescing interval ended, which may be after the drain's deadline.
@@ -190,5 +191,37 @@ mod tests {
         shard.accept(event, 1, at(5), &policy).unwrap();
         shard.settle(write.record, Answer::Stored(Box::new(Event { count: 2, ..*stored })), at(5));
         assert!(shard.next_write(at(6)).is_some());
+    }
+
+    /// A budget whose bucket never fills is removed at the limit only.
+    #[test]
+    fn at_the_limit_the_least_recently_used_idle_budget_is_evicted() {
+        let max_budgets = std::num::NonZeroUsize::new(2).unwrap();
+        let mut outbox = Outbox::new(outbox::Settings { max_budgets, ..outbox::Settings::default() }, 0);
+        let at = |seconds: i64| Now::at(seconds * 1_000_000_000);
+        let write = |outbox: &mut Outbox, number: u64, now| {
+            let offer = Offer {
+                record: RecordId(number),
+                source: Key(1),
+                key: Key(number.into()),
+                occurrences: 1,
+                fold: Fold::Created,
+                known: Known::default(),
+                payment: Payment::Owed { rate: Rate { qps: 0.0, burst: 1 } },
+                budget: Key(number.into()),
+                group: None,
+            };
+            outbox.offer(offer, Event::default(), now);
+            let write = outbox.next_write(now);
+            write.iter().for_each(|write| drop(outbox.settle(write.record, Answer::Stored(Box::default()), now)));
+            write.is_some()
+        };
+        assert!(write(&mut outbox, 1, at(1)));
+        assert!(!write(&mut outbox, 1, at(2)), "it waits for a token, so its budget stays");
+        assert!(write(&mut outbox, 2, at(3)));
+        assert_eq!(outbox.next_write(at(90)), None);
+        assert!(write(&mut outbox, 3, at(90)));
+        let is_known = |number: u128| outbox.budgets.peek(&BudgetId::of_spam_key(Key(1), Key(number)).0).is_some();
+        assert_eq!([1, 2, 3].map(is_known), [true, false, true]);
     }
 }

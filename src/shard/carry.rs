@@ -78,8 +78,10 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::correlator::KeySecret;
+    use crate::correlator::{KeySecret, Rate, Settings};
     use crate::event::EventSeries;
     use crate::outbox::{Answer, Request};
     use crate::shard;
@@ -188,5 +190,23 @@ mod tests {
         let write = shard.next_write(Now::at(5_000_000_000)).unwrap();
         let Request::Patch { patch, claim, .. } = write.request else { panic!("{write:?}") };
         assert_eq!((patch.count, claim.unwrap().resource_version.as_str()), (2, "5"));
+    }
+
+    #[test]
+    fn a_client_takes_no_token_that_its_budget_or_group_has_given_away() {
+        let object = Settings { burst_size: 1, qps: 0.0, ..Settings::default() };
+        let group = Settings { group: Some(Rate { qps: 0.0, burst: 1 }), ..Settings::default() };
+        for (base, is_sent) in [(object, false), (group, true)] {
+            let policy = Policy { base: Arc::new(base), rules: Vec::new() };
+            let (mut shard, now, mine) = (shard("me"), Now::at(1_000_000_000), event(1));
+            shard.accept(Event { message: "other".into(), ..event(1) }, 1, now, &policy).unwrap();
+            if is_sent {
+                assert!(shard.next_write(now).is_some());
+            }
+            let prepared = Prepared::new(shard.secret, &mine, &policy);
+            let (_, writer) = shard.admit(&prepared, mine.clone(), 1, true, now).unwrap();
+            assert_eq!(writer, Writer::Us, "{is_sent}");
+            assert_eq!(shard.balance().total_waiting(), 2);
+        }
     }
 }

@@ -203,6 +203,36 @@ mod tests {
         (shard, policy)
     }
 
+    #[test]
+    fn history_is_not_taken_if_a_limit_is_reached() {
+        // Its own one, and that of its similar events.
+        const KEYS_OF_ONE: NonZeroUsize = NonZeroUsize::new(2).unwrap();
+        let one = NonZeroUsize::MIN;
+        for limit in ["maxSources", "maxTrackedKeys", "lruCacheSize", ""] {
+            let lru_cache_size = if limit == "lruCacheSize" { one } else { NonZeroUsize::new(9).unwrap() };
+            let (mut shard, policy) = shard(Settings { lru_cache_size, ..Settings::default() });
+            let settings = match limit {
+                "maxSources" => shard::Settings { max_sources: one, ..shard.settings.clone() },
+                "maxTrackedKeys" => shard::Settings { max_tracked_keys: KEYS_OF_ONE, ..shard.settings.clone() },
+                _ => shard.settings.clone(),
+            };
+            shard.settings = settings;
+            let now = Now::at(1_000_000_000);
+            shard.accept(event(""), 1, now, &policy).unwrap();
+            let before = shard.sizes();
+            let mut other = event("5");
+            other.metadata.name = "b".into();
+            other.involved_object.name = "web-1".into();
+            if limit == "maxSources" {
+                other.source.host = "node-1".into();
+            }
+            shard.learn(&other, now, &policy);
+            let after = shard.sizes();
+            let is_taken = (after.sources, after.tracked_keys) != (before.sources, before.tracked_keys);
+            assert_eq!(is_taken, limit.is_empty(), "{limit}");
+        }
+    }
+
     /// Fault: each tracked key kept a name of up to 3 MiB, which no limit counts.
     #[test]
     fn no_long_name_is_kept_with_a_key() {

@@ -433,6 +433,15 @@ mod tests {
         records
     }
 
+    #[test]
+    fn a_client_that_stops_waiting_leaves_no_wait_behind() {
+        let shards = shards(1, 10, Clock::manual(1_700_000_000_000_000_000));
+        let wait = || shards.accept_and_wait(event((0, 0, 0)), 1, &Policy::default()).unwrap().1.unwrap();
+        let (first, _second) = (wait(), wait());
+        drop(first);
+        assert_eq!(shards.0.waiters.lock().senders.len(), 1);
+    }
+
     proptest! {
         /// Starts with empty shards and keeps their state between rounds; sometimes without room.
         #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use eventweir::clock::Clock;
+use eventweir::event::Event;
 use eventweir::ledger::RejectReason;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -54,9 +55,9 @@ async fn empty(program: &Program) {
     program.until("there is room", is_empty).await;
 }
 
-/// Guards against: a growth refused by a full outbox is lost, or counted twice when the client repeats it.
+/// Guards against: a total or a growth refused by a full outbox is lost, or counted twice when the client repeats it.
 #[tokio::test]
-async fn a_patch_refused_by_a_full_outbox_counts_once_when_repeated() {
+async fn what_a_full_outbox_has_refused_counts_once_when_repeated() {
     let fake = FakeApiserver::new(Clock::manual(START));
     let program = start_before(&fake, "shards: 1\noutbox: {maxRecords: 1}\n").await;
     let client = &mut program.client().await;
@@ -70,15 +71,20 @@ async fn a_patch_refused_by_a_full_outbox_counts_once_when_repeated() {
     let patch = json!({"count": 3, "message": "pulled again"});
     assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 429);
     assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 429);
+    let total = Event { count: 3, ..event("node-1", "web-2", "Pulled", "pulled") };
+    assert_eq!(client.post(&total).await.status, 429);
     fake.set_up(true);
     program.settle().await;
     empty(&program).await;
     assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 200);
     assert_eq!(client.patch(&mine.metadata.name, &patch).await.status, 200);
     program.settle().await;
-    assert_eq!(fake.shown(), 4);
+    empty(&program).await;
+    assert_eq!(client.post(&total).await.status, 201);
+    program.settle().await;
+    assert_eq!(fake.shown(), 7);
     let ledger = program.stop().await.ledger;
-    assert_eq!((ledger.total_written(), ledger.rejected(RejectReason::Full)), (4, 4));
+    assert_eq!((ledger.total_written(), ledger.rejected(RejectReason::Full)), (7, 7));
 }
 
 #[tokio::test]

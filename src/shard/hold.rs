@@ -283,6 +283,19 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_is_held_twice_goes_on_after_the_second_release() {
+        let (mut shard, policy) = setup();
+        let now = Now::at(1_000_000_000);
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
+        shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
+        shard.release(&handle, now);
+        assert_eq!(shard.next_write(now), None);
+        shard.release(&handle, now);
+        assert!(shard.next_write(now).is_some());
+    }
+
+    #[test]
     fn a_forgotten_record_is_lost_even_in_flight_and_the_next_occurrence_begins_anew() {
         let (mut shard, policy) = setup();
         let now = Now::at(1_000_000_000);

@@ -76,6 +76,21 @@ async fn a_waiting_client_gets_the_upstreams_refusal() {
     assert_eq!(fake.shown(), 1);
 }
 
+#[tokio::test]
+async fn a_total_that_was_refused_while_its_client_waited_counts_when_it_is_sent_again() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "ingest: {ack: written}\n").await;
+    let client = &mut program.client().await;
+    let mut event = plain();
+    event.count = 3;
+    for code in [422, 201] {
+        fake.fail_next(&[if code == 422 { Fault::Before(422) } else { Fault::None }]);
+        assert_eq!(client.send("POST", EVENTS, &[JSON], &json_of(&event)).await.status, code);
+    }
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.total_written(), ledger.total_lost(), fake.shown()), (3, 3, 3));
+}
+
 /// Fault: a patch was answered with 200 before the upstream had refused it.
 #[tokio::test]
 async fn a_patch_of_a_growing_count_waits_for_the_upstream_too() {

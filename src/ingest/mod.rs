@@ -261,15 +261,23 @@ impl Face {
         if self.has_its_name(namespace, &held).await? {
             return Ok(Some(held));
         }
-        Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"))
+        if !held.is_stored() || held.is_unsettled() {
+            return Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"));
+        }
+        // Nothing brings it back, so that the name is the other record's.
+        let mut other = self.hold_stored(namespace, &held.name()).await.or_else(none_if_missing)?;
+        if let Some(other) = &mut other {
+            other.quiet(QUIET).await;
+        }
+        Ok(other)
     }
 
     /// Whether the upstream's event under the record's name is the record's, or there is none. The name of a record that
     /// is not created yet may be taken, and so may that of one that another writer has deleted.
     async fn has_its_name(&self, namespace: &str, held: &Held) -> Result<bool, Status> {
         match self.hold_stored(namespace, &held.name()).await {
-            // Another writer may have changed the content of a stored record, so that it is not known by it.
-            Ok(other) => Ok(other.map_or(held.is_stored(), |other| other.is_same(held))),
+            // A stored record whose content another writer has changed is unknown by it, or only read.
+            Ok(other) => Ok(other.filter(Held::is_counted_here).map_or(held.is_stored(), |other| other.is_same(held))),
             Err(status) => none_if_missing(status).map(|_: Option<Held>| true),
         }
     }

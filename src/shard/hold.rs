@@ -35,6 +35,9 @@ pub struct Handle {
     pub name: SmolStr,
     /// Whether the upstream is known to hold it.
     pub stored: bool,
+    /// Whether this process has counted on it. Otherwise it was read from the upstream, and may be a record that another
+    /// writer has changed.
+    is_counted_here: bool,
 }
 
 /// Whether an event stands for other, folded events.
@@ -58,16 +61,19 @@ impl Shard {
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         if lead == Lead::Name && is_folded(event) {
             let record = self.outbox.digest(&event.metadata.namespace, name)?;
-            return Some(Handle { source, key: None, record, object, name: name.into(), stored: true });
+            let name = name.into();
+            return Some(Handle { source, key: None, record, object, name, stored: true, is_counted_here: true });
         }
         let correlator = self.sources.peek(&source)?;
         let mut routed = None;
         for (key, observation) in correlator.candidates(event, now, policy.select(event)) {
-            let known = self.outbox.name(observation.record);
-            let (known, stored) = known.unwrap_or_else(|| (observation.name.clone(), observation.stored));
             let record = observation.record;
-            let handle = Handle { source, key: Some(key), record, object, name: known.clone(), stored };
-            if known == name {
+            let known = self.outbox.name(record);
+            let is_counted_here = known.is_some() || observation.tag > 0;
+            let (known, stored) = known.unwrap_or_else(|| (observation.name.clone(), observation.stored));
+            let is_named = known == name;
+            let handle = Handle { source, key: Some(key), record, object, name: known, stored, is_counted_here };
+            if is_named {
                 return Some(handle);
             }
             routed.get_or_insert(handle);
@@ -78,6 +84,11 @@ impl Shard {
     /// Whether a request of the record is in flight.
     pub fn is_in_flight(&self, handle: &Handle) -> bool {
         self.outbox.is_in_flight(handle.record)
+    }
+
+    /// Whether the record has occurrences that wait, or a write in doubt.
+    pub fn is_unsettled(&self, handle: &Handle) -> bool {
+        self.outbox.unsettled(handle.record).is_some()
     }
 
     /// Resumes the record unchanged.
@@ -175,6 +186,17 @@ impl Held {
     /// Whether the upstream was known to hold the record when it was paused.
     pub fn is_stored(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.stored)
+    }
+
+    /// Whether this process has counted on the record.
+    pub fn is_counted_here(&self) -> bool {
+        self.handle.as_ref().is_some_and(|handle| handle.is_counted_here)
+    }
+
+    /// Whether the record has occurrences that wait, or a write in doubt.
+    pub fn is_unsettled(&self) -> bool {
+        let handle = self.handle.as_ref();
+        handle.is_some_and(|handle| self.shards.with(self.shard, |shard, _| shard.is_unsettled(handle)))
     }
 
     /// Whether both pause the same record.

@@ -5,7 +5,7 @@ use eventweir::event::Event;
 use eventweir::ledger::Why;
 use serde_json::{Value, json};
 
-use super::support::app::{APISERVER, Program, start, start_before};
+use super::support::app::{APISERVER, Program, start, start_before, start_behind};
 use super::support::events::{START, event, plain};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{Client, EVENTS, json as json_of};
@@ -499,4 +499,34 @@ async fn a_change_under_a_name_that_another_event_has_taken_is_refused_and_ties_
     let (code, labelled) = patch(client, name, MERGE, &labels).await;
     assert_eq!((code, &labelled["count"], labelled["message"].as_str()), (200, &json!(1), Some(&*first.message)));
     program.stop().await;
+}
+
+/// Fault: history had read the changed event as another record of that name, so that each further change was refused.
+#[tokio::test]
+async fn an_event_whose_reason_a_client_has_changed_can_be_changed_again() {
+    let apiserver = start(APISERVER).await;
+    let program = start_behind(&apiserver, "upstream: {kind: apiserver, history: watch}\n").await;
+    program.until_news("relist", 1.0).await;
+    let client = &mut program.client().await;
+    let first = plain();
+    let name = first.metadata.name.as_str();
+    client.post(&first).await;
+    program.settle().await;
+    assert_eq!(patch(client, name, MERGE, &json!({"reason": "Patched"})).await.0, 200);
+    program.until_news("stored", 2.0).await;
+    let label = |value: &str| json!({"metadata": {"labels": {"a": value}}});
+    assert_eq!(patch(client, name, MERGE, &label("b")).await.0, 200);
+    // Now it is a record that this process counts on.
+    let mut again = event("node-1", "web-0", "Patched", &first.message);
+    again.event_type = first.event_type.clone();
+    client.post(&again).await;
+    program.settle().await;
+    let (code, shown) = patch(client, name, MERGE, &label("c")).await;
+    assert_eq!((code, &shown["reason"], &shown["count"]), (200, &json!("Patched"), &json!(2)));
+    client.post(&again).await;
+    program.settle().await;
+    let stored = apiserver.stored().await;
+    assert_eq!((stored.len(), stored[0].count), (1, 3));
+    program.stop().await;
+    apiserver.stop().await;
 }

@@ -492,7 +492,7 @@ impl Walk {
     }
 
     fn create_upstream(&mut self, kind: KindId, count: i32) {
-        let is_known = !self.account.is_unknown(kind);
+        let is_known = !self.account.is_unknown(kind) && !self.account.has_begun_anew(kind);
         let Some(event) = self.only(kind).filter(|_| is_known && KINDS[kind].style == Style::Old) else { return };
         if !self.is_proven() || self.world.setup.spool && self.waiting(&event) > 0 {
             return;

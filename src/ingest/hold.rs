@@ -1,0 +1,57 @@
+//! Finds and pauses the record that a client's name leads to, before the upstream is asked to change it.
+
+use super::{Face, QUIET};
+use crate::event::ApiGroup;
+use crate::shard::{Held, Lead};
+use crate::status::Status;
+
+impl Face {
+    /// Pauses the record of a client's name, so that no write of it is sent, and waits for one in flight. Finds the
+    /// record by the alias of the name, otherwise, or if the alias's record is gone, by the upstream's event.
+    ///
+    /// # Errors
+    /// 409 if another record has its name upstream, so that it is about to get another name. The upstream's answer if
+    /// that cannot be read.
+    pub(super) async fn hold(&self, group: ApiGroup, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
+        let told = self.0.aliases.get(namespace, name);
+        let held = match told.and_then(|told| self.0.shards.hold(&told, name, Lead::Alias)) {
+            Some(held) => Some(held),
+            None => self.hold_stored(namespace, name).await.or_else(none_if_missing)?,
+        };
+        let Some(mut held) = held else { return Ok(None) };
+        held.quiet(QUIET).await;
+        if self.has_its_name(namespace, &held).await? {
+            return Ok(Some(held));
+        }
+        if !held.is_stored() || held.is_unsettled() {
+            return Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"));
+        }
+        // Nothing brings it back, so that the name is the other record's.
+        let mut other = self.hold_stored(namespace, &held.name()).await.or_else(none_if_missing)?;
+        if let Some(other) = &mut other {
+            other.quiet(QUIET).await;
+        }
+        Ok(other)
+    }
+
+    /// Whether the upstream's event under the record's name is the record's, or there is none. The name of a record that
+    /// is not created yet may be taken, and so may that of one that another writer has deleted.
+    pub(super) async fn has_its_name(&self, namespace: &str, held: &Held) -> Result<bool, Status> {
+        match self.hold_stored(namespace, &held.name()).await {
+            // A stored record whose content another writer has changed is unknown by it, or only read.
+            Ok(other) => Ok(other.filter(Held::is_counted_here).map_or(held.is_stored(), |other| other.is_same(held))),
+            Err(status) => none_if_missing(status).map(|_: Option<Held>| true),
+        }
+    }
+
+    /// Pauses the record that the upstream stores under a name, if it is known here: its content identifies it.
+    pub(super) async fn hold_stored(&self, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
+        let stored = self.0.upstream.get(namespace, name).await?;
+        Ok(self.0.shards.hold(&stored, name, Lead::Name))
+    }
+}
+
+/// Returns `None` if there is no event, or if eventweir may not read it.
+fn none_if_missing<T>(status: Status) -> Result<Option<T>, Status> {
+    if matches!(status.code, 403 | 404) { Ok(None) } else { Err(status) }
+}

@@ -37,6 +37,9 @@ impl Face {
     /// Whether the upstream's event under the record's name is the record's, or there is none. The name of a record that
     /// is not created yet may be taken, and so may that of one that another writer has deleted.
     pub(super) async fn has_its_name(&self, namespace: &str, held: &Held) -> Result<bool, Status> {
+        if held.is_found_by_name() {
+            return Ok(true);
+        }
         match self.hold_stored(namespace, &held.name()).await {
             // A stored record whose content another writer has changed is unknown by it, or only read.
             Ok(other) => Ok(other.filter(Held::is_counted_here).map_or(held.is_stored(), |other| other.is_same(held))),

@@ -161,6 +161,8 @@ pub struct Held {
     shards: Shards,
     shard: usize,
     handle: Option<Handle>,
+    /// How it was found.
+    lead: Lead,
     /// The client's line under the requested name.
     line: Key,
 }
@@ -173,7 +175,7 @@ impl Shards {
         let shard = self.shard_of(event);
         let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
         let line = self.0.secret.line(&event.metadata.namespace, name, line_checksum(event));
-        Some(Held { shards: self.clone(), shard, handle: Some(handle), line })
+        Some(Held { shards: self.clone(), shard, handle: Some(handle), lead, line })
     }
 }
 
@@ -186,6 +188,11 @@ impl Held {
     /// Whether the upstream was known to hold the record when it was paused.
     pub fn is_stored(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| handle.stored)
+    }
+
+    /// Whether the upstream's event has led to the record, so that it has its name.
+    pub fn is_found_by_name(&self) -> bool {
+        self.lead == Lead::Name
     }
 
     /// Whether this process has counted on the record.

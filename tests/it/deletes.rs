@@ -156,12 +156,8 @@ async fn after_a_delete_with_a_lost_answer_the_count_begins_again() {
 /// Fault: a change went on as if the name were free, and might have reached another record's event.
 #[tokio::test]
 async fn a_change_of_a_record_that_cannot_be_read_is_refused_with_the_upstreams_answer() {
-    let fake = FakeApiserver::new(Clock::simulated(START));
-    let program = start_before(&fake, "").await;
+    let (fake, program, event) = written("").await;
     let client = &mut program.client().await;
-    let event = plain();
-    client.post(&event).await;
-    program.settle().await;
     let path = format!("{EVENTS}/{}", event.metadata.name);
     let headers = [("Content-Type", "application/merge-patch+json")];
     for (method, body) in [("DELETE", ""), ("PATCH", r#"{"metadata":{"labels":{"a":"b"}}}"#)] {

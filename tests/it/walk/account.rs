@@ -44,7 +44,7 @@ struct Tally {
     /// Whether the process does not know the record any more, after a DELETE without an answer.
     is_unknown: bool,
     /// Whether an occurrence has begun another record since then, which may not be stored yet.
-    has_begun_anew: bool,
+    is_divided: bool,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -186,7 +186,7 @@ impl Account {
             }
             tally.is_known_gone = false;
         }
-        tally.has_begun_anew |= std::mem::take(&mut tally.is_unknown);
+        tally.is_divided |= std::mem::take(&mut tally.is_unknown);
         tally.own += i64::from(brought);
         tally.is_counted_here = true;
         tally.log.push((tally.own, name.to_owned(), total));
@@ -238,8 +238,8 @@ impl Account {
     }
 
     /// Whether a kind may have another record, which is not stored yet.
-    pub(super) fn has_begun_anew(&self, kind: KindId) -> bool {
-        self.kinds[kind].has_begun_anew
+    pub(super) fn is_divided(&self, kind: KindId) -> bool {
+        self.kinds[kind].is_divided
     }
 
     /// Another replica may create the deleted record of a kind again, with the count that it showed.
@@ -321,7 +321,7 @@ impl Account {
         }
         let live: Vec<i64> = (0..KINDS.len()).map(|kind| self.live(kind)).collect();
         assert_eq!(shown.to_vec(), live, "{:?}", super::names_and_counts(stored));
-        self.kinds.iter_mut().for_each(|tally| tally.has_begun_anew = false);
+        self.kinds.iter_mut().for_each(|tally| tally.is_divided = false);
     }
 
     /// Another writer has created the only record of a kind again with this count, while so many occurrences waited.

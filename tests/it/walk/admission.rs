@@ -491,10 +491,8 @@ impl Walk {
         for process in self.world.running() {
             let balance = process.balance();
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, 0));
-            for object in ["web-0", "web-1"] {
-                process.explained_as_shown(object).await;
-            }
         }
+        self.world.check_explained().await;
     }
 }
 
@@ -518,9 +516,7 @@ fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
         let mut walk = Walk::begin(setup, seed);
         for step in steps {
             walk.take(step).await;
-            for process in walk.world.running() {
-                process.explained_as_shown("web-0").await;
-            }
+            walk.world.check_explained().await;
         }
         walk.settle().await;
     });

@@ -427,9 +427,7 @@ fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
         let mut walk = Walk::begin(setup, seed);
         for step in steps {
             walk.take(step).await;
-            for process in walk.world.running() {
-                process.explained_as_shown("web-0").await;
-            }
+            walk.world.check_explained().await;
         }
         walk.settle().await;
     });

@@ -150,6 +150,15 @@ impl World {
         process.kill().await;
     }
 
+    /// Checks that each process explains every occurrence that it has received.
+    pub(super) async fn check_explained(&self) {
+        for process in self.running() {
+            for object in ["web-0", "web-1"] {
+                process.explained_as_shown(object).await;
+            }
+        }
+    }
+
     /// Ends all faults that were planned.
     pub(super) fn end_faults(&self) {
         self.fake.set_up(true);

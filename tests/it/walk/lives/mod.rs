@@ -473,7 +473,7 @@ impl Walk {
         }
         // After a DELETE without an answer, a missing record is taken for the one that it has deleted.
         let is_known = !self.account.is_unread(kind) && !self.account.is_unknown(kind);
-        let is_of_one = is_known && !self.account.has_begun_anew(kind);
+        let is_of_one = is_known && !self.account.is_divided(kind);
         let Some(event) = self.only(kind).filter(|_| is_of_one) else { return };
         // Its late execution would restore the record.
         if self.world.is_create_late() {
@@ -492,7 +492,7 @@ impl Walk {
     }
 
     fn create_upstream(&mut self, kind: KindId, count: i32) {
-        let is_known = !self.account.is_unknown(kind) && !self.account.has_begun_anew(kind);
+        let is_known = !self.account.is_unknown(kind) && !self.account.is_divided(kind);
         let Some(event) = self.only(kind).filter(|_| is_known && KINDS[kind].style == Style::Old) else { return };
         if !self.is_proven() || self.world.setup.spool && self.waiting(&event) > 0 {
             return;
@@ -510,10 +510,8 @@ impl Walk {
             let balance = process.balance();
             let deleted = balance.ledger.lost(LostReason::Deleted);
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, deleted));
-            for object in ["web-0", "web-1"] {
-                process.explained_as_shown(object).await;
-            }
         }
+        self.world.check_explained().await;
         for name in self.names.clone() {
             self.get(&name).await;
         }
@@ -541,9 +539,7 @@ fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
         let mut walk = Walk::begin(setup, seed);
         for step in steps {
             walk.take(step).await;
-            for process in walk.world.running() {
-                process.explained_as_shown("web-0").await;
-            }
+            walk.world.check_explained().await;
         }
         walk.settle().await;
     });

@@ -519,6 +519,7 @@ fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
             walk.world.check_explained().await;
         }
         walk.settle().await;
+        walk.world.check_forgotten().await;
     });
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eventweir::clock::{Clock, Mono};
+use eventweir::shard::Sizes;
 use http::Method;
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -156,6 +157,16 @@ impl World {
             for object in ["web-0", "web-1"] {
                 process.explained_as_shown(object).await;
             }
+        }
+    }
+
+    /// Checks that a day later the processes keep nothing but what they may know for long, at most up to limits.
+    pub(super) async fn check_forgotten(&self) {
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+        for process in self.running() {
+            let sizes = process.shards.sizes();
+            let Sizes { sources, tracked_keys, folded, lines, .. } = sizes;
+            assert_eq!(sizes, Sizes { sources, tracked_keys, folded, lines, ..Sizes::default() });
         }
     }
 

@@ -101,16 +101,17 @@ async fn a_certificate_is_replaced_under_load_and_no_request_fails() {
     assert_eq!(shown(&trust.connect(address).await.unwrap()), new.der);
     some_more().await;
     // A key of another certificate, an invalid certificate and a missing file change nothing.
-    let failures = "eventweir_tls_reload_failures_total{listener=\"main\"}";
+    let success = "eventweir_tls_last_reload_successful{listener=\"main\"}";
+    assert_eq!(program.metrics().await[success], 1.0);
     std::fs::write(folder.path().join("tls.crt"), super::support::certificates::pem("CERTIFICATE", &old.der)).unwrap();
     program.app.reread_files();
     program.app.reread_files();
-    assert_eq!(program.metrics().await[failures], 1.0);
+    assert_eq!(program.metrics().await[success], 0.0);
     std::fs::write(folder.path().join("tls.crt"), "nothing").unwrap();
     program.app.reread_files();
     std::fs::remove_file(folder.path().join("tls.key")).unwrap();
     program.app.reread_files();
-    assert_eq!(program.metrics().await[failures], 3.0);
+    assert_eq!(program.metrics().await[success], 0.0);
     assert_eq!(shown(&trust.connect(address).await.unwrap()), new.der);
     some_more().await;
     old.write(folder.path());
@@ -118,6 +119,7 @@ async fn a_certificate_is_replaced_under_load_and_no_request_fails() {
     assert_eq!(shown(&trust.connect(address).await.unwrap()), old.der);
     let metrics = program.metrics().await;
     assert_eq!(metrics["eventweir_tls_certificate_expiry_timestamp_seconds{listener=\"main\"}"], 4_102_444_800.0);
+    assert_eq!(metrics[success], 1.0);
     some_more().await;
     stop.store(true, Ordering::Relaxed);
     while let Some(ended) = clients.join_next().await {

@@ -79,7 +79,7 @@ async fn the_admin_port_serves_tls() {
     let trust = |certificate| Trust { certificate, ..Trust::of(authority.der()) };
     let stream = trust(Some(authority.client("prometheus", &[]))).connect(address).await.unwrap();
     let reply = Client::over(stream).get("/metrics").await;
-    assert!(reply.status == 200 && reply.text().contains("eventweir_tls_reload_failures_total{listener=\"admin\"} 0"));
+    assert!(reply.status == 200 && reply.text().contains("eventweir_tls_last_reload_successful{listener=\"admin\"} 1"));
     let stream = trust(None).connect(address).await.unwrap();
     assert!(Client::over(stream).exchange("GET", "/metrics", &[], b"").await.is_err());
     let old = Trust { versions: vec![&rustls::version::TLS12], ..trust(None) };

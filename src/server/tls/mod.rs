@@ -18,9 +18,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use prometheus::{
-    IntCounterVec, IntGaugeVec, Registry, register_int_counter_vec_with_registry, register_int_gauge_vec_with_registry,
-};
+use prometheus::{IntGaugeVec, Registry, register_int_gauge_vec_with_registry};
 use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -150,7 +148,7 @@ impl Tls {
         let contents = Contents::read(&settings);
         let digest = contents.digest();
         let Loaded { config, expires, used } = contents.load(&settings, now)?;
-        metrics.expires(expires);
+        metrics.active(expires);
         if expires < now.wall_seconds() {
             tracing::warn!(
                 listener = metrics.listener,
@@ -182,7 +180,7 @@ impl Tls {
             Ok(Loaded { config: new, expires, used }) => {
                 config.store(new);
                 read.1 = used;
-                metrics.expires(expires);
+                metrics.active(expires);
                 tracing::info!(listener = metrics.listener, "new certificates are active");
             }
             Err(faults) => {
@@ -280,7 +278,7 @@ impl Drop for Handshake {
 #[derive(Debug, Clone)]
 pub struct Metrics {
     listener: &'static str,
-    reload_failures: IntCounterVec,
+    last_reload_successful: IntGaugeVec,
     expiry: IntGaugeVec,
 }
 
@@ -293,9 +291,9 @@ impl Metrics {
         registry: &Registry,
         listeners: impl IntoIterator<Item = &'static str>,
     ) -> Result<Vec<Self>, prometheus::Error> {
-        let reload_failures = register_int_counter_vec_with_registry!(
-            "eventweir_tls_reload_failures_total",
-            "Changed certificate files that could not be used, so that the old certificates stayed active",
+        let last_reload_successful = register_int_gauge_vec_with_registry!(
+            "eventweir_tls_last_reload_successful",
+            "0 while the newest certificate files cannot be used, so that the old ones are active",
             &["listener"],
             registry
         )?;
@@ -306,17 +304,19 @@ impl Metrics {
             registry
         )?;
         let of = |listener| {
-            reload_failures.with_label_values(&[listener]);
-            Self { listener, reload_failures: reload_failures.clone(), expiry: expiry.clone() }
+            let (last_reload_successful, expiry) = (last_reload_successful.clone(), expiry.clone());
+            Self { listener, last_reload_successful, expiry }
         };
         Ok(listeners.into_iter().map(of).collect())
     }
 
     fn failed(&self) {
-        self.reload_failures.with_label_values(&[self.listener]).inc();
+        self.last_reload_successful.with_label_values(&[self.listener]).set(0);
     }
 
-    fn expires(&self, at: i64) {
+    /// Notes that a certificate is active that expires `at` these seconds since 1970.
+    fn active(&self, at: i64) {
+        self.last_reload_successful.with_label_values(&[self.listener]).set(1);
         self.expiry.with_label_values(&[self.listener]).set(at);
     }
 }

@@ -162,7 +162,7 @@ async fn alerts_and_dashboard_name_only_what_is_documented_and_exposed() {
         for [label, operator, value] in conditions {
             let values = exposed[&name].labels.get(&label).unwrap_or_else(|| panic!("{name} has no label {label}"));
             let found = match operator.as_str() {
-                "=" => values.contains(&value),
+                "=" | "!=" => values.contains(&value),
                 // The rules use alternatives and prefixes only.
                 "=~" | "!~" => value.split('|').all(|word| match word.strip_suffix(".*") {
                     Some(prefix) => values.iter().any(|known| known.starts_with(prefix)),

@@ -111,7 +111,7 @@ struct Read<'a> {
 /// A gauge: its name, its help, and its current value.
 type Gauge = (&'static str, &'static str, fn(&Read<'_>) -> i64);
 
-const GAUGES: [Gauge; 15] = [
+const GAUGES: [Gauge; 16] = [
     ("eventweir_correlator_sources", "Sources that are tracked.", |read| gauge(read.sizes.sources)),
     ("eventweir_correlator_sources_limit", "Sources that may be tracked.", |read| gauge(read.limits.max_sources.get())),
     ("eventweir_correlator_tracked_keys", "Entries in the caches of all sources.", |read| {
@@ -122,6 +122,7 @@ const GAUGES: [Gauge; 15] = [
     }),
     ("eventweir_client_lines", "Totals above 1 of clients that count by themselves.", |read| gauge(read.sizes.lines)),
     ("eventweir_outbox_budgets", "Budgets that are not known to be full.", |read| gauge(read.sizes.budgets)),
+    ("eventweir_outbox_groups", "Groups with waiting records or a storm record.", |read| gauge(read.sizes.groups)),
     ("eventweir_outbox_records", "Records in the outbox.", |read| gauge(read.sizes.records)),
     ("eventweir_outbox_records_limit", "Records in the outbox at which new ones are refused.", |read| {
         gauge(read.limits.outbox.max_records.get())

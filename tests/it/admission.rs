@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use eventweir::event::json::decode_event;
 use eventweir::event::{ApiGroup, Event, EventSeries, MicroTime, Time, conversion};
+use eventweir::ledger::RejectReason;
 use serde_json::{Value, json};
 
 use super::support::app::{APISERVER, Program, start, start_behind};
@@ -453,6 +454,24 @@ async fn at_the_limits_of_the_outbox_events_are_allowed() {
     }
     assert_eq!((codes, cluster.answered("full").await), (vec![201; 4], 2.0));
     assert_eq!(cluster.program.balance().ledger.total_rejected(), 2);
+}
+
+/// Fault: an update beyond `limits` was one rejected occurrence, however many it brought.
+#[tokio::test]
+async fn requests_beyond_the_limits_are_refused_and_count_once_they_are_accepted() {
+    let mut cluster = Cluster::new(&format!("{ON}limits: [{{type: Namespace, qps: 1, burst: 1}}]\n")).await;
+    let (first, second) = (plain(), event("node-1", "web-1", "A", "m"));
+    assert_eq!((cluster.record(&first, 1).await, cluster.record(&second, 1).await), (201, 429));
+    let rejected = |cluster: &Cluster| cluster.program.balance().ledger.rejected(RejectReason::Limited);
+    assert_eq!((rejected(&cluster), cluster.answered("limited").await), (1, 1.0));
+    assert_eq!(cluster.record(&first, 4).await, 429);
+    assert_eq!((rejected(&cluster), cluster.shown().await), (4, 1));
+    for (event, count, code) in [(&first, 4, 409), (&second, 1, 201)] {
+        cluster.program.clock.advance(Duration::from_secs(1));
+        assert_eq!(cluster.record(event, count).await, code);
+    }
+    assert_eq!((rejected(&cluster), cluster.shown().await), (4, 5));
+    cluster.ends(5).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]

@@ -233,7 +233,7 @@ impl Question<'_> {
     }
 
     fn created(&self, event: &mut Event) -> Result<Answer, Status> {
-        self.limit(event)?;
+        self.limit(event, 1)?;
         self.face.annotate(Some(&self.caller), event);
         let aliases = &self.face.0.aliases;
         if event.series.is_some()
@@ -292,7 +292,6 @@ impl Question<'_> {
             let count = i32::try_from(known).unwrap_or(i32::MAX);
             aliases.insert(&Event { count, series: None, ..new.clone() });
         }
-        self.limit(new)?;
         let growth = Growth {
             count: (!is_series).then_some(new.count),
             last_timestamp: Some(new.last_timestamp),
@@ -305,11 +304,11 @@ impl Question<'_> {
         if grown == 0 {
             return Ok(if is_idle && !is_series { Answer::Other } else { Answer::Repeated });
         }
-        let taken = self.take(&shown, grown, false);
-        if taken.is_err() {
+        let taken = self.limit(&shown, grown).map(|()| self.take(&shown, grown, false));
+        if !matches!(taken, Ok(Ok(_))) {
             self.face.take_back(&shown, grown);
         }
-        Ok(taken.into())
+        taken.map(Answer::from)
     }
 
     /// Returns how far a client has counted whose name is not known any more: by the old state of the object, and by the
@@ -350,11 +349,12 @@ impl Question<'_> {
         self.face.admit(event, occurrences, as_it_is, &self.caller.name, left)
     }
 
-    fn limit(&self, event: &Event) -> Result<(), Status> {
+    /// Takes a token of the rate limits, or rejects the occurrences.
+    fn limit(&self, event: &Event, occurrences: u32) -> Result<(), Status> {
         let limited = self.face.limit(Some(&self.caller), &event.metadata.namespace, Some(event));
         limited.map_err(|rejection| {
-            self.face.0.shards.reject(RejectReason::Limited, 1);
-            self.face.note_rejection(event, 1, &rejection);
+            self.face.0.shards.reject(RejectReason::Limited, occurrences.into());
+            self.face.note_rejection(event, occurrences, &rejection);
             *rejection.status
         })
     }

@@ -249,3 +249,38 @@ async fn an_endless_line_and_a_full_outbox_are_refused_and_the_rest_is_accepted(
     assert_eq!(program.balance().ledger.rejected(RejectReason::TooLarge), 1);
     program.stop().await;
 }
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_refused_from_there() {
+    let program = start("").await;
+    let line = format!("{}\n", event("a", "m"));
+    let broken = format!("{:x}\r\n{line}\r\nno length\r\n", line.len());
+    let chunked = [("Transfer-Encoding", "chunked")];
+    let results = results(&program.client().await.send("POST", PATH, &chunked, broken.as_bytes()).await);
+    assert_eq!((&results[0]["outcome"], &results[1]["status"]["code"]), (&json!("created"), &json!(400)));
+    assert_eq!(program.balance().ledger.rejected(RejectReason::Unread), 1);
+    program.stop().await;
+}
+
+#[tokio::test]
+async fn a_line_for_which_all_bodies_leave_no_room_is_refused() {
+    use tokio::io::AsyncWriteExt as _;
+    let program = start("ingest: {maxBodyBytes: 4096, maxReadBytes: 4096}\n").await;
+    // Two lines whose ends do not arrive take all that two bodies may have.
+    let begun = format!("POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4096\r\n\r\n{}", "x".repeat(4000));
+    let mut others = Vec::new();
+    for number in 1..=2 {
+        let mut other = tokio::net::TcpStream::connect(program.app.address()).await.unwrap();
+        other.write_all(begun.as_bytes()).await.unwrap();
+        program.until_metric("eventweir_ingest_read_bytes", |bytes| bytes >= f64::from(number) * 4000.0).await;
+        others.push(other);
+    }
+    let mut client = program.client().await;
+    let lines = format!("{}\n{}", event("a", "m"), "x".repeat(1000));
+    let results = post(&mut client, &lines).await;
+    assert_eq!((&results[0]["outcome"], &results[1]["status"]["code"]), (&json!("created"), &json!(429)));
+    assert_eq!(program.balance().ledger.rejected(RejectReason::Limited), 1);
+    drop(others);
+    program.until_metric("eventweir_ingest_read_bytes", |bytes| bytes == 0.0).await;
+    program.stop().await;
+}

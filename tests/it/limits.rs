@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use eventweir::correlator::{self, Suppression};
+use eventweir::correlator::{self, Rate, Suppression};
 use eventweir::ledger::RejectReason;
 use eventweir::outbox::{self, DIGEST_REASON, LostReason};
 use eventweir::shard::{self, Outcome};
@@ -181,6 +181,22 @@ async fn records_that_wait_too_long_for_a_token_fold_into_a_digest() {
     assert!(digest.is_some_and(|digest| digest.count > 30 && digest.message.len() <= 1024));
     assert!(bench.fake.seen().len() < 100);
     bench.finish().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_a_thousand_records_of_one_group_fold_before_their_time() {
+    // The first one has the token. At the limit, those that have waited longest fold, half of all.
+    for (objects, storms, records) in [(1_001, 0, 1_001), (1_002, 1, 502)] {
+        let group = Some(Rate { burst: 1, qps: 0.001 });
+        let correlator = correlator::Settings { group, ..correlator::Settings::default() };
+        let mut bench = Bench::with(Options { correlator, ..Options::default() });
+        for object in 0..objects {
+            bench.offer(event("node-1", &format!("web-{object}"), "BackOff", "restarting"));
+        }
+        bench.pass(Duration::from_secs(1)).await;
+        assert_eq!((bench.shards.storms().groups, bench.shards.sizes().records), (storms, records));
+        bench.finish().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,8 @@
 //!
 //! The outbox counts the waiting occurrences, so that the balance is a check and not a definition. Pure.
 
+use serde::{Deserialize, Serialize};
+
 labelled! {
     /// Why an occurrence was refused on arrival. The response to the client states it.
     pub enum RejectReason {
@@ -45,8 +47,18 @@ labelled! {
 }
 
 /// Numbers of occurrences, by how the upstream will show them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<u64>")]
 pub struct Occurrences([u64; WrittenAs::ALL.len()]);
+
+impl From<Vec<u64>> for Occurrences {
+    /// An older version may know fewer ways.
+    fn from(numbers: Vec<u64>) -> Self {
+        let mut occurrences = Self::default();
+        occurrences.0.iter_mut().zip(numbers).for_each(|(mine, number)| *mine = number);
+        occurrences
+    }
+}
 
 impl Occurrences {
     /// `number` occurrences that show in one way.

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use super::normal::normalized;
@@ -16,9 +17,25 @@ use crate::event::Event;
 /// A keyed hash of some fields of an event, or of a source.
 ///
 /// Aligned like a `u64`, because the 16-byte alignment of a `u128` would pad the entries that contain a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 #[repr(Rust, packed(8))]
 pub struct Key(pub u128);
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        let bits = key.0;
+        format!("{bits:032x}")
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        u128::from_str_radix(&text, 16).map(Self)
+    }
+}
 
 impl Key {
     /// Returns the lower half of the bits, which is a uniform hash as well.

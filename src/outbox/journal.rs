@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::Outbox;
@@ -20,7 +21,7 @@ use crate::event::Event;
 use crate::ledger::Occurrences;
 
 /// The part of an owing record that has to survive a restart.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its source.
     pub source: Key,
@@ -31,6 +32,7 @@ pub struct Entry {
     /// Kind of the record.
     pub kind: Kind,
     /// Its desired state, with the last known `resourceVersion` of the upstream.
+    #[serde(skip)]
     pub event: Event,
     /// Whether the upstream is known to hold the record.
     pub stored: bool,

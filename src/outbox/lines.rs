@@ -14,6 +14,7 @@
 //! Otherwise its total is the record's count.
 
 use flate2::Crc;
+use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
 use super::record::{Kind, Record};
@@ -33,7 +34,7 @@ const OTHERS_MAX: usize = 32;
 const FIRST: &str = "first";
 
 /// The total of a client under one name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientLine {
     /// The name that the client gave its event.
     pub name: SmolStr,

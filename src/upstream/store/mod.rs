@@ -1,7 +1,7 @@
 //! The embedded store: kube-apiserver and etcd for events, in memory. Pure and synchronous; the caller passes the time.
 //!
 //! It is for a first look without a cluster, for development, and for the fake apiserver of the tests. Ingest validates
-//! events before they are created here, as the apiserver does. Behaviour after
+//! and names events before they are created here, as the apiserver does. Behaviour after
 //! `k8s.io/apiserver/pkg/registry/generic/registry/store.go` and `k8s.io/apiserver/pkg/storage/etcd3/store.go`.
 
 mod changes;
@@ -26,7 +26,7 @@ pub use meta::generated_name;
 pub use settings::{Namespaces, Settings};
 
 use crate::clock::{Mono, Now};
-use crate::event::{ApiGroup, Event, Time};
+use crate::event::{ApiGroup, Event, ObjectMeta, Time};
 use crate::status::Status;
 
 use changes::ChangeLog;
@@ -50,7 +50,7 @@ pub struct Store {
     bytes: usize,
     /// Events evicted because of a limit since the start.
     evicted: u64,
-    /// Generates uids and names.
+    /// Generates uids.
     rng: fastrand::Rng,
 }
 
@@ -74,8 +74,7 @@ fn single(event: &Event) -> Event {
 }
 
 impl Store {
-    /// Returns an empty store. `seed` determines uids and generated names. Versions begin at 1, because 0 means "any
-    /// version".
+    /// Returns an empty store. `seed` determines uids. Versions begin at 1, because 0 means "any version".
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self::from_revision(settings, seed, 1)
     }
@@ -105,8 +104,7 @@ impl Store {
     /// Stores a new event and returns it with the fields that the server sets.
     ///
     /// # Errors
-    /// 404 without the namespace, 409 `AlreadyExists`, 500 when a resourceVersion is set, 400 without namespace or
-    /// name.
+    /// 404 without the namespace, 409 `AlreadyExists`.
     pub fn create(&mut self, event: Event, now: Now) -> Result<Event, Status> {
         let (key, event) = self.new_event(event, now)?;
         let stored = self.put(key, event, now);
@@ -125,16 +123,14 @@ impl Store {
     /// Prepares a new event for storing.
     fn new_event(&mut self, mut event: Event, now: Now) -> Result<(Key, Event), Status> {
         self.expire(now);
-        if event.metadata.namespace.is_empty() {
-            return Err(Status::bad_request("Namespace parameter required."));
-        }
         if !self.settings.namespaces.contains(&event.metadata.namespace) {
             return Err(Status::not_found("", "namespaces", &event.metadata.namespace));
         }
-        if !matches!(event.metadata.resource_version.as_str(), "" | "0") {
-            return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
+        let ObjectMeta { namespace, name, .. } = &event.metadata;
+        let key = key_of(namespace, name);
+        if self.events.contains_key(&key) {
+            return Err(Status::already_exists("", "events", name));
         }
-        let key = self.name_new(&mut event)?;
         event.type_meta = None;
         event.metadata.uid = meta::random_uid(&mut self.rng);
         event.metadata.creation_timestamp = Some(Time::from_unix_nanos(now.wall));
@@ -239,30 +235,6 @@ impl Store {
     /// Returns the number of events evicted because of a limit since the start.
     pub const fn evicted(&self) -> u64 {
         self.evicted
-    }
-
-    /// Generates the name of a new event, if it has none, and returns its key.
-    fn name_new(&mut self, event: &mut Event) -> Result<Key, Status> {
-        /// Number of names that are tried, as by the apiserver with RetryGenerateName (on since 1.30).
-        const TRIES: usize = 8;
-        let Event { metadata, .. } = event;
-        let base = metadata.rare.as_ref().map_or("", |rare| rare.generate_name.as_str());
-        let generated = metadata.name.is_empty();
-        if generated && base.is_empty() {
-            return Err(Status::bad_request("Name parameter required."));
-        }
-        let mut name = metadata.name.clone();
-        for _ in 0..if generated { TRIES } else { 1 } {
-            if generated {
-                name = meta::generated_name(base, &mut self.rng);
-            }
-            let key = key_of(&metadata.namespace, &name);
-            if !self.events.contains_key(&key) {
-                metadata.name = name;
-                return Ok(key);
-            }
-        }
-        Err(Status::already_exists("", "events", &name))
     }
 
     /// Writes `event` with the next revision and restarts its TTL.

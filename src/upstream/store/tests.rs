@@ -76,45 +76,7 @@ fn invalid_creates_are_refused() {
         assert_eq!(store.create(event, at(0)).unwrap_err(), expected);
     };
     check(named("shop", "a"), Status::already_exists("", "events", "a"));
-    let mut versioned = named("shop", "b");
-    versioned.metadata.resource_version = "5".into();
-    check(versioned, Status::new(500, "", "resourceVersion should not be set on objects to be created"));
-    check(named("", "b"), Status::bad_request("Namespace parameter required."));
-    check(named("shop", ""), Status::bad_request("Name parameter required."));
     assert_eq!((store.revision(), store.len()), (2, 1));
-    let mut zero = named("shop", "b");
-    zero.metadata.resource_version = "0".into();
-    assert_eq!(store.create(zero, at(0)).unwrap().metadata.resource_version, "3");
-}
-
-#[test]
-fn generated_names_are_a_short_base_and_five_characters() {
-    let mut store = store();
-    let long = "x".repeat(80);
-    let mut check = |base: &str, kept: &str| {
-        let mut event = named("shop", "");
-        event.metadata.rare.get_or_insert_default().generate_name = base.into();
-        let created = store.create(event, at(0)).unwrap();
-        let suffix = created.metadata.name.strip_prefix(kept).unwrap();
-        assert_eq!(suffix.len(), 5);
-        assert!(suffix.chars().all(|c| "bcdfghjklmnpqrstvwxz2456789".contains(c)), "{suffix}");
-    };
-    check("web-", "web-");
-    check(&long, &long[..58]);
-    let mut both = named("shop", "own");
-    both.metadata.rare.get_or_insert_default().generate_name = "web-".into();
-    assert_eq!(store.create(both, at(0)).unwrap().metadata.name, "own");
-}
-
-#[test]
-fn a_generated_name_that_is_taken_is_drawn_again() {
-    let mut event = named("shop", "");
-    event.metadata.rare.get_or_insert_default().generate_name = "web-".into();
-    let drawn = store().create(event.clone(), at(0)).unwrap().metadata.name;
-    let mut store = store();
-    store.create(named("shop", &drawn), at(0)).unwrap();
-    store.rng = fastrand::Rng::with_seed(1);
-    assert_ne!(store.create(event, at(0)).unwrap().metadata.name, drawn);
 }
 
 #[test]

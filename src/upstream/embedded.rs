@@ -10,14 +10,11 @@ use tokio::sync::watch;
 use super::answer::{Failure, judge};
 use super::patch::patch_document;
 use super::store::{Settings, Store};
-use super::{
-    ClientPatch, DeleteOptions, Deleted, EmbeddedWatch, ListOptions, Metrics, PatchOptions, UpdateOptions, Updated,
-    Verb, WatchOptions, Writer,
-};
+use super::{ClientPatch, DeleteOptions, ListOptions, Metrics, PatchOptions, Verb, Writer};
 use crate::clock::{Clock, Now};
 use crate::event::Event;
 use crate::event::json::{EventList, FieldValidation};
-use crate::event::patching::{PatchType, Patched};
+use crate::event::patching::PatchType;
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -59,20 +56,6 @@ impl Embedded {
         sorted(verb, self.with(verb, |store, now| ask(store, request, now)))
     }
 
-    /// As [`Store::get`], from a state that is not older than `version`.
-    pub(super) fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
-        self.with(Verb::Get, |store, now| {
-            store.reached(version)?;
-            store.get(namespace, name, now)
-        })
-    }
-
-    /// As [`Store::try_create`].
-    pub(super) fn try_create(&self, event: &Event) -> Result<Event, Status> {
-        // A copy, because the caller keeps its event.
-        self.with(Verb::Create, |store, now| store.try_create(event.clone(), now))
-    }
-
     /// Lists the events of one namespace or of all.
     ///
     /// # Errors
@@ -88,27 +71,6 @@ impl Embedded {
         })
     }
 
-    /// As [`Store::replace`].
-    pub(super) fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
-        self.with(Verb::Update, |store, now| store.replace(event, options, now))
-    }
-
-    /// As [`Store::patch`].
-    pub(super) fn patch(
-        &self,
-        namespace: &str,
-        name: &str,
-        patch: &ClientPatch,
-        options: &PatchOptions,
-    ) -> Result<Patched, Status> {
-        self.with(Verb::Patch, |store, now| store.patch(namespace, name, patch, options, now))
-    }
-
-    /// As [`Store::delete`].
-    pub(super) fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
-        self.with(Verb::Delete, |store, now| store.delete(namespace, name, options, now))
-    }
-
     /// Deletes the events that `list` selects. As the apiserver does, ignores events that were deleted meanwhile and
     /// deletes those that were changed.
     pub(super) fn delete_collection(
@@ -119,17 +81,13 @@ impl Embedded {
     ) -> Result<EventList, Status> {
         let list = self.list(Some(namespace), list)?;
         for event in &list.items {
-            match self.delete(namespace, &event.metadata.name, options) {
+            let name = &event.metadata.name;
+            match self.with(Verb::Delete, |store, now| store.delete(namespace, name, options, now)) {
                 Err(status) if status.code != 404 => return Err(status),
                 Ok(_) | Err(_) => {}
             }
         }
         Ok(list)
-    }
-
-    /// Watches the events of one namespace or of all.
-    pub(super) fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> EmbeddedWatch {
-        EmbeddedWatch::new(self.clone(), namespace, options)
     }
 
     /// Returns the newest revision, and a way to wait for a newer one.
@@ -162,7 +120,12 @@ impl Embedded {
         result
     }
 
-    fn with<T>(&self, verb: Verb, act: impl FnOnce(&mut Store, Now) -> Result<T, Status>) -> Result<T, Status> {
+    /// As [`Self::access`], and counts the outcome.
+    pub(super) fn with<T>(
+        &self,
+        verb: Verb,
+        act: impl FnOnce(&mut Store, Now) -> Result<T, Status>,
+    ) -> Result<T, Status> {
         let started = self.clock.now().mono;
         let result = self.access(act);
         let denied = result.as_ref().err().map(|status| judge(verb, &Failure::Denied(status.clone().into())));

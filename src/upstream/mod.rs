@@ -29,11 +29,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::event::Event;
-use crate::event::json::EventList;
+use crate::event::json::{EventList, decode_event};
 use crate::event::patching::Patched;
+use crate::event::{ApiGroup, Event, conversion};
 use crate::outbox::{Answer, Request};
 use crate::status::{Status, StatusDetails};
+use apiserver::{decode, request};
 
 /// Where records live. Clones share one connection pool or one store.
 #[derive(Debug, Clone)]
@@ -68,22 +69,18 @@ labelled! {
 const NO_APPLY: &str = "the embedded store does not do server-side apply; started with --upstream apiserver, eventweir passes \
                         it on to a real apiserver";
 
-/// Calls the method of the same name on the upstream, whichever it is.
-macro_rules! ask {
-    ($upstream:ident.$method:ident($($argument:expr),*)) => {
-        match $upstream {
-            Self::Embedded(embedded) => embedded.$method($($argument),*),
-            Self::Apiserver(apiserver) => apiserver.$method($($argument),*).await,
-        }
-    };
-}
-
+/// Each request is sent once, in the API group that its client used or, without one, that of the settings.
+///
+/// # Errors
 /// Errors are the upstream's refusals, or 503 and 504 when there is no answer. A write without an answer may have been
 /// carried out.
 impl Upstream {
     /// Sends the request of a record once. Dropping the future abandons the request, which may still be carried out.
     pub async fn write(&self, request: &Request) -> Answer {
-        ask!(self.write(request))
+        match self {
+            Self::Embedded(embedded) => embedded.write(request),
+            Self::Apiserver(apiserver) => apiserver.write(request).await,
+        }
     }
 
     /// Returns the most recent retryable failure, as text for the log.
@@ -95,52 +92,66 @@ impl Upstream {
     }
 
     /// Reads one event.
-    ///
-    /// # Errors
-    /// The upstream's refusal.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Event, Status> {
         self.get_not_older(namespace, name, 0).await
     }
 
-    /// Reads one event from a state that is not older than `version`; 0 accepts any state.
-    ///
-    /// # Errors
-    /// The upstream's refusal, and 504 when the upstream has not reached the version yet.
+    /// Reads one event from a state that is not older than `version`; 0 accepts any state. Fails with 504 while the
+    /// upstream has not reached the version.
     pub async fn get_not_older(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
-        ask!(self.get_not_older(namespace, name, version))
-    }
-
-    /// Returns what a create would store, as a dry run.
-    ///
-    /// # Errors
-    /// The upstream's refusal.
-    pub async fn try_create(&self, event: &Event) -> Result<Event, Status> {
-        ask!(self.try_create(event))
-    }
-
-    /// Lists the events of one namespace or of all.
-    ///
-    /// # Errors
-    /// The upstream's refusal.
-    pub async fn list(&self, namespace: Option<&str>, options: &ListOptions) -> Result<EventList, Status> {
-        ask!(self.list(namespace, options))
-    }
-
-    /// Replaces the event of the same name, or creates it if it is missing.
-    ///
-    /// # Errors
-    /// The upstream's refusal.
-    pub async fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
         match self {
-            Self::Embedded(embedded) => embedded.update(event, options),
-            Self::Apiserver(apiserver) => apiserver.update(&event, options).await,
+            Self::Embedded(embedded) => embedded.with(Verb::Get, |store, now| {
+                store.reached(version)?;
+                store.get(namespace, name, now)
+            }),
+            Self::Apiserver(apiserver) => {
+                let group = apiserver.group();
+                let request = request::get_not_older(group, namespace, name, version);
+                apiserver.ask(Verb::Get, request, |_, body| decode_event(group, body)).await
+            }
         }
     }
 
-    /// Applies an event by server-side apply: merges it into the one of its name, or creates it if it is missing.
-    ///
-    /// # Errors
-    /// 415 from the embedded store; the apiserver's refusal.
+    /// Returns what a create would store, as a dry run.
+    pub async fn try_create(&self, event: &Event) -> Result<Event, Status> {
+        match self {
+            // A copy, because the caller keeps its event.
+            Self::Embedded(embedded) => embedded.with(Verb::Create, |store, now| store.try_create(event.clone(), now)),
+            Self::Apiserver(apiserver) => {
+                let group = apiserver.group();
+                let request = match group {
+                    ApiGroup::Core => request::try_create(group, event),
+                    ApiGroup::Events => request::try_create(group, &conversion::to_events_v1(event, apiserver.wall())),
+                };
+                apiserver.ask(Verb::Create, request, |_, body| decode_event(group, body)).await
+            }
+        }
+    }
+
+    /// Lists the events of one namespace or of all.
+    pub async fn list(&self, namespace: Option<&str>, options: &ListOptions) -> Result<EventList, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.list(namespace, options),
+            Self::Apiserver(apiserver) => {
+                let request = request::list(apiserver.group(), namespace, options);
+                apiserver.ask_list(Verb::List, request).await
+            }
+        }
+    }
+
+    /// Replaces the event of the same name, or creates it if it is missing.
+    pub async fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
+        match self {
+            Self::Embedded(embedded) => embedded.with(Verb::Update, |store, now| store.replace(event, options, now)),
+            Self::Apiserver(apiserver) => {
+                let request = request::update(&event, options);
+                apiserver.ask(Verb::Update, request, decode::updated(options.writer.group)).await
+            }
+        }
+    }
+
+    /// Applies an event by server-side apply: merges it into the one of its name, or creates it if it is missing. The
+    /// embedded store refuses it with 415.
     pub async fn apply(
         &self,
         namespace: &str,
@@ -152,14 +163,14 @@ impl Upstream {
             Self::Embedded(_) => {
                 Err(Status::new(415, "UnsupportedMediaType", NO_APPLY).with_details(StatusDetails::default()))
             }
-            Self::Apiserver(apiserver) => apiserver.apply(namespace, name, document, options).await,
+            Self::Apiserver(apiserver) => {
+                let request = request::apply(namespace, name, document, options);
+                apiserver.ask(Verb::Patch, request, decode::updated(options.writer.group)).await
+            }
         }
     }
 
     /// Applies a client's own patch to one event.
-    ///
-    /// # Errors
-    /// The upstream's refusal.
     pub async fn patch(
         &self,
         namespace: &str,
@@ -167,37 +178,53 @@ impl Upstream {
         patch: &ClientPatch,
         options: &PatchOptions,
     ) -> Result<Patched, Status> {
-        ask!(self.patch(namespace, name, patch, options))
+        match self {
+            Self::Embedded(embedded) => {
+                embedded.with(Verb::Patch, |store, now| store.patch(namespace, name, patch, options, now))
+            }
+            Self::Apiserver(apiserver) => {
+                let request = request::patch(namespace, name, patch, options);
+                apiserver.ask(Verb::Patch, request, decode::patched(options.writer.group)).await
+            }
+        }
     }
 
     /// Deletes one event.
-    ///
-    /// # Errors
-    /// The upstream's refusal.
     pub async fn delete(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
-        ask!(self.delete(namespace, name, options))
+        match self {
+            Self::Embedded(embedded) => {
+                embedded.with(Verb::Delete, |store, now| store.delete(namespace, name, options, now))
+            }
+            Self::Apiserver(apiserver) => {
+                let group = apiserver.group();
+                let request = request::delete(group, namespace, name, options);
+                apiserver.ask(Verb::Delete, request, |_, body| decode::deleted(group, body)).await
+            }
+        }
     }
 
-    /// Deletes the events that `list` selects, and returns them.
-    ///
-    /// # Errors
-    /// The upstream's refusal; then some events may have been deleted.
+    /// Deletes the events that `list` selects, and returns them. After an error, some events may have been deleted.
     pub async fn delete_collection(
         &self,
         namespace: &str,
         list: &ListOptions,
         options: &DeleteOptions,
     ) -> Result<EventList, Status> {
-        ask!(self.delete_collection(namespace, list, options))
+        match self {
+            Self::Embedded(embedded) => embedded.delete_collection(namespace, list, options),
+            Self::Apiserver(apiserver) => {
+                let request = request::delete_collection(apiserver.group(), namespace, list, options);
+                apiserver.ask_list(Verb::Delete, request).await
+            }
+        }
     }
 
     /// Watches the events of one namespace or of all.
-    ///
-    /// # Errors
-    /// The upstream's refusal.
     pub async fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> Result<Watch, Status> {
         match self {
-            Self::Embedded(embedded) => Ok(Watch::Embedded(Box::new(embedded.watch(namespace, options)))),
+            Self::Embedded(embedded) => {
+                Ok(Watch::Embedded(Box::new(EmbeddedWatch::new(embedded.clone(), namespace, options))))
+            }
             Self::Apiserver(apiserver) => Ok(Watch::Apiserver(Box::new(apiserver.watch(namespace, &options).await?))),
         }
     }

@@ -169,10 +169,10 @@ mod tests {
         let embedded = embedded();
         let label_selector = LabelSelector::parse("l=1").unwrap();
         let options = WatchOptions { label_selector, ..WatchOptions::default() };
-        let mut watch = embedded.watch(Some("shop"), options.clone());
+        let mut watch = EmbeddedWatch::new(embedded.clone(), Some("shop"), options.clone());
         let first = next(&mut watch).await;
         assert!(matches!(&first[..], [WatchEvent::Added(event)] if event.metadata.name == "a"), "{first:?}");
-        let mut watch = embedded.watch(Some("shop"), WatchOptions { bookmarks: true, ..options });
+        let mut watch = EmbeddedWatch::new(embedded.clone(), Some("shop"), WatchOptions { bookmarks: true, ..options });
         let first = next(&mut watch).await;
         assert_eq!(labels(&first), ["ADDED", "BOOKMARK"]);
         let WatchEvent::Bookmark(end) = &first[1] else { panic!("{first:?}") };
@@ -186,10 +186,10 @@ mod tests {
     async fn a_watch_from_a_version_shows_the_changes_after_it_or_410() {
         let embedded = embedded();
         let from = |resource_version| WatchOptions { resource_version, ..WatchOptions::default() };
-        let shown = next(&mut embedded.watch(None, from(2))).await;
+        let shown = next(&mut EmbeddedWatch::new(embedded.clone(), None, from(2))).await;
         assert_eq!(labels(&shown), ["ADDED", "ADDED"]);
         embedded.access(|store, _| store.compact());
-        let mut gone = embedded.watch(None, from(2));
+        let mut gone = EmbeddedWatch::new(embedded.clone(), None, from(2));
         assert!(matches!(&next(&mut gone).await[..], [WatchEvent::Error(status)] if status.code == 410));
         assert!(gone.next().await.is_none());
     }

@@ -41,8 +41,6 @@ pub const MAX_HANDSHAKES: usize = 1024;
 /// Interval between checks of the files.
 pub const POLL: Duration = Duration::from_secs(10);
 
-/// The first byte of a handshake.
-const HANDSHAKE: u8 = 22;
 /// Answer of Go's server to plain HTTP.
 const PLAIN: &[u8] =
     b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n\
@@ -205,7 +203,8 @@ impl Tls {
         let shaking = timeout(self.0.timeout, async {
             let mut first = [0];
             stream.peek(&mut first).await?;
-            if first[0].is_ascii_uppercase() && first[0] != HANDSHAKE {
+            // A handshake begins with 22.
+            if first[0].is_ascii_uppercase() {
                 refuse_plain(&mut stream).await?;
                 return Err(io::Error::other("the client spoke HTTP without TLS"));
             }

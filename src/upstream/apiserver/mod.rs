@@ -6,16 +6,16 @@
 //! `k8s.io/client-go/kubernetes/typed/core/v1/event_expansion.go`.
 
 mod connect;
+pub(super) mod decode;
 mod forward;
 mod history;
-mod request;
+pub(super) mod request;
 #[cfg(test)]
 mod tests;
 mod token;
 mod transport;
 #[cfg(test)]
 mod transport_tests;
-mod verbs;
 mod watch;
 
 use std::fmt;
@@ -40,9 +40,10 @@ pub use history::News;
 pub use watch::Frames;
 
 use super::answer::{Denial, Failure, judge, status_of};
-use super::{Metrics, Verb};
+use super::{Metrics, Verb, WatchOptions};
 use crate::clock::Clock;
-use crate::event::{ApiGroup, Event, json};
+use crate::event::json::EventList;
+use crate::event::{ApiGroup, json};
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
 
@@ -114,7 +115,7 @@ impl Apiserver {
                 self.stored(verb, sent, *group, (namespace, name)).await
             }
             Request::Delete { group, .. } => {
-                let decode = |_: &Parts, body: &[u8]| verbs::deleted(*group, body).map(|_| Answer::Missing);
+                let decode = |_: &Parts, body: &[u8]| decode::deleted(*group, body).map(|_| Answer::Missing);
                 self.exchange(verb, sent, BODY_BYTES_MAX, decode).await
             }
         };
@@ -160,6 +161,55 @@ impl Apiserver {
         serde_json::from_slice(&body).map_err(|_fault| Status::new(502, "BadGateway", "the answer cannot be read"))
     }
 
+    /// Returns the API group of clients' reads and deletions.
+    pub(super) const fn group(&self) -> ApiGroup {
+        self.group
+    }
+
+    /// Returns the wall time.
+    pub(super) fn wall(&self) -> i64 {
+        self.clock.now().wall
+    }
+
+    /// Sends a client's request.
+    pub(super) async fn ask<T, E: fmt::Display>(
+        &self,
+        verb: Verb,
+        request: http::Result<http::Request<Body>>,
+        decode: impl FnOnce(&Parts, &[u8]) -> Result<T, E>,
+    ) -> Result<T, Status> {
+        self.exchange(verb, request, BODY_BYTES_MAX, decode).await.map_err(status_of)
+    }
+
+    /// Sends a client's request that is answered with a list.
+    pub(super) async fn ask_list(
+        &self,
+        verb: Verb,
+        request: http::Result<http::Request<Body>>,
+    ) -> Result<EventList, Status> {
+        let decode = |_: &Parts, body: &[u8]| json::list_from_json(self.group, body);
+        self.exchange(verb, request, LIST_BYTES_MAX, decode).await.map_err(status_of)
+    }
+
+    /// Watches the events of one namespace or of all. The timeout applies to the head of the answer only.
+    pub(super) async fn watch(&self, namespace: Option<&str>, options: &WatchOptions) -> Result<Frames, Status> {
+        let started = self.clock.now().mono;
+        let request =
+            request::watch(self.group, namespace, options).map_err(|fault| Status::bad_request(fault.to_string()))?;
+        let opened = tokio::time::timeout(self.timeout, self.open(request)).await.unwrap_or(Err(Failure::Deadline));
+        let answer = opened.as_ref().err().map(|failure| judge(Verb::Watch, failure));
+        self.metrics.count(Verb::Watch, answer.as_ref(), self.clock.now().mono.since(started));
+        opened.map_err(status_of)
+    }
+
+    async fn open(&self, request: http::Request<Body>) -> Result<Frames, Failure> {
+        let answer = self.answer(request).await?;
+        if !answer.status().is_success() {
+            return Err(denial(answer).await);
+        }
+        Ok(Frames::new(self.group, answer.into_body()))
+    }
+
     /// Sends a request, decodes the answer and counts the outcome.
     async fn exchange<T, E: fmt::Display>(
         &self,
@@ -199,11 +249,6 @@ impl Apiserver {
     async fn answer(&self, request: http::Request<Body>) -> Result<Response<AnswerBody>, Failure> {
         self.exchange.clone().oneshot(request).await.map_err(|fault| connect::classify(&*fault))
     }
-}
-
-/// Returns the decoder of an answer that is an event of `group`.
-fn event_of(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]) -> Result<Event, Box<json::DecodeError>> {
-    move |_, body| json::decode_event(group, body)
 }
 
 fn boxed<B>(body: B) -> AnswerBody

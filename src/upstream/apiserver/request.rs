@@ -26,7 +26,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 type Result = http::Result<HttpRequest<Body>>;
 
 /// Returns the POST, PATCH, GET or DELETE of a record.
-pub(super) fn of_write(request: &Request) -> Result {
+pub(in crate::upstream) fn of_write(request: &Request) -> Result {
     match request {
         Request::Create { group, event } => create(*group, event, None),
         Request::Patch { group, namespace, name, patch, claim } => {
@@ -43,7 +43,7 @@ pub(super) fn of_write(request: &Request) -> Result {
 }
 
 /// Returns the dry run of a POST.
-pub(super) fn try_create(group: ApiGroup, event: &Event) -> Result {
+pub(in crate::upstream) fn try_create(group: ApiGroup, event: &Event) -> Result {
     create(group, event, Some(dry_run()))
 }
 
@@ -64,18 +64,18 @@ fn create(group: ApiGroup, event: &Event, dry_run: Option<String>) -> Result {
 }
 
 /// Returns the GET of one event, in a state not older than `version`; 0 accepts any state.
-pub(super) fn get_not_older(group: ApiGroup, namespace: &str, name: &str, version: u64) -> Result {
+pub(in crate::upstream) fn get_not_older(group: ApiGroup, namespace: &str, name: &str, version: u64) -> Result {
     let query = [(version != 0).then(|| format!("resourceVersion={version}"))];
     get(with_query(item(group, namespace, name), query))
 }
 
 /// Returns the POST of a review of a token or of a permission.
-pub(super) fn review(path: &str, question: &Value) -> Result {
+pub(in crate::upstream) fn review(path: &str, question: &Value) -> Result {
     with_body(Method::POST, path.to_owned(), JSON, question.to_string().into_bytes())
 }
 
 /// Returns the PUT of an event in its client's API group, whose rules the API server then applies.
-pub(super) fn update(event: &Event, options: &UpdateOptions) -> Result {
+pub(in crate::upstream) fn update(event: &Event, options: &UpdateOptions) -> Result {
     let mut body = Vec::new();
     let Writer { manager, group } = &options.writer;
     json::write_json(*group, event, &mut body);
@@ -85,7 +85,7 @@ pub(super) fn update(event: &Event, options: &UpdateOptions) -> Result {
 }
 
 /// Returns the PATCH of a server-side apply in its client's API group. JSON is valid YAML.
-pub(super) fn apply(namespace: &str, name: &str, document: &Value, options: &ApplyOptions) -> Result {
+pub(in crate::upstream) fn apply(namespace: &str, name: &str, document: &Value, options: &ApplyOptions) -> Result {
     let Writer { manager, group } = &options.writer;
     let force = options.force.then(|| "force=true".to_owned());
     let path =
@@ -94,7 +94,7 @@ pub(super) fn apply(namespace: &str, name: &str, document: &Value, options: &App
 }
 
 /// Returns a client's own PATCH, in its API group and under its name as a field manager.
-pub(super) fn patch(namespace: &str, name: &str, patch: &ClientPatch, options: &PatchOptions) -> Result {
+pub(in crate::upstream) fn patch(namespace: &str, name: &str, patch: &ClientPatch, options: &PatchOptions) -> Result {
     let Writer { manager, group } = &options.writer;
     let manager = manager_query(manager).filter(|_| !manager.is_empty());
     let validation = match options.validation {
@@ -106,11 +106,11 @@ pub(super) fn patch(namespace: &str, name: &str, patch: &ClientPatch, options: &
     with_body(Method::PATCH, path, patch.patch_type.media_type(), patch.body.to_vec())
 }
 
-pub(super) fn delete(group: ApiGroup, namespace: &str, name: &str, options: &DeleteOptions) -> Result {
+pub(in crate::upstream) fn delete(group: ApiGroup, namespace: &str, name: &str, options: &DeleteOptions) -> Result {
     with_body(Method::DELETE, item(group, namespace, name), JSON, delete_options(options))
 }
 
-pub(super) fn delete_collection(
+pub(in crate::upstream) fn delete_collection(
     group: ApiGroup,
     namespace: &str,
     list: &ListOptions,
@@ -133,7 +133,7 @@ fn delete_options(options: &DeleteOptions) -> Vec<u8> {
     document.to_string().into_bytes()
 }
 
-pub(super) fn watch(group: ApiGroup, namespace: Option<&str>, options: &WatchOptions) -> Result {
+pub(in crate::upstream) fn watch(group: ApiGroup, namespace: Option<&str>, options: &WatchOptions) -> Result {
     let WatchOptions { resource_version, timeout_seconds, .. } = options;
     let initial = |send| format!("sendInitialEvents={send}&resourceVersionMatch=NotOlderThan");
     let [fields, labels] = selectors(group, &options.field_selector, &options.label_selector);
@@ -151,7 +151,7 @@ pub(super) fn watch(group: ApiGroup, namespace: Option<&str>, options: &WatchOpt
     ))
 }
 
-pub(super) fn list(group: ApiGroup, namespace: Option<&str>, options: &ListOptions) -> Result {
+pub(in crate::upstream) fn list(group: ApiGroup, namespace: Option<&str>, options: &ListOptions) -> Result {
     get(with_query(events(group, namespace), list_query(group, options)))
 }
 

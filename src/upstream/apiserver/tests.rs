@@ -10,14 +10,14 @@ use prometheus::Registry;
 
 use super::*;
 use crate::clock::Now;
-use crate::event::Time;
 use crate::event::json::FieldValidation;
 use crate::event::patching::PatchType;
+use crate::event::{Event, Time};
 use crate::outbox::{Applied, Fault, Patch, Refusal, RefusalReason, Retry};
 use crate::upstream::store::{self, Store};
 use crate::upstream::{
     ApplyOptions, ClientPatch, DeleteOptions, Deleted, LabelSelector, ListOptions, PatchOptions, UpdateOptions,
-    WatchEvent, WatchOptions, Writer,
+    Upstream, WatchEvent, WatchOptions, Writer,
 };
 
 /// One request to the fake API server.
@@ -36,7 +36,7 @@ enum Reply {
 
 type Log = Arc<Mutex<Vec<Seen>>>;
 
-fn apiserver(reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (Apiserver, Log, Registry) {
+fn apiserver(reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (Upstream, Log, Registry) {
     let log = Log::default();
     let (seen, reply) = (Arc::clone(&log), Arc::new(reply));
     let service = tower::service_fn(move |request: http::Request<Body>| {
@@ -55,7 +55,8 @@ fn apiserver(reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (Apiserv
     });
     let registry = Registry::new();
     let metrics = Metrics::new(&registry).unwrap();
-    (Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics), log, registry)
+    let apiserver = Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics);
+    (Upstream::Apiserver(apiserver), log, registry)
 }
 
 fn http(code: u16, body: impl Into<String>) -> Reply {
@@ -190,7 +191,7 @@ async fn lists_are_read_with_their_metadata() {
 }
 
 /// Returns an API server that expects requests with `line` and answers all of them alike.
-fn answering(line: &'static str, code: u16, body: &'static str) -> Apiserver {
+fn answering(line: &'static str, code: u16, body: &'static str) -> Upstream {
     let reply = move |seen: &Seen| {
         assert_eq!(seen.line, line);
         http(code, body)
@@ -226,7 +227,7 @@ async fn deletes_and_puts_are_passed_through_with_their_refusals() {
     let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
     let writer = Writer { manager: "a/b".into(), group: ApiGroup::Events };
     let options = UpdateOptions { writer, dry_run: true };
-    let updated = answering(line, 201, body).update(&event, &options).await.unwrap();
+    let updated = answering(line, 201, body).update(event, &options).await.unwrap();
     assert!(updated.created && updated.event.metadata.uid == "u");
 }
 
@@ -246,12 +247,12 @@ async fn watches_are_passed_through_with_their_refusals() {
     let line = "GET /api/v1/events?watch=true&resourceVersion=7&allowWatchBookmarks=true&timeoutSeconds=9";
     let body =
         "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Event\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}}\n";
-    let mut frames = answering(line, 200, body).watch(None, &options).await.unwrap();
+    let mut frames = answering(line, 200, body).watch(None, options.clone()).await.unwrap();
     assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Added(event)] if event.metadata.name == "a"));
     assert_eq!(frames.next().await, None);
     let status =
         answering(line, 403, r#"{"kind":"Status","status":"Failure","message":"m","reason":"Forbidden","code":403}"#);
-    assert_eq!(status.watch(None, &options).await.unwrap_err().code, 403);
+    assert_eq!(status.watch(None, options).await.unwrap_err().code, 403);
 }
 
 #[tokio::test(start_paused = true)]
@@ -408,6 +409,7 @@ async fn history_asks_again_when_an_answer_does_not_come() {
         1 => http(200, list),
         _ => Reply::Hang,
     });
+    let Upstream::Apiserver(apiserver) = apiserver else { unreachable!() };
     let mut history = Box::pin(apiserver.history(None, std::sync::Arc::new(|| ())));
     let mut steps = Vec::new();
     while steps.len() < 5 {

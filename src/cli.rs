@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::config::Overrides;
+use crate::config::{Overrides, parse_duration};
 use crate::event::{MicroTime, Time};
 use crate::replay::Until;
 
@@ -288,16 +288,7 @@ pub enum Output {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err("expected a time such as 90s, 10m or 1h".to_owned()),
-    };
-    let number: u64 = number.parse().map_err(|_error| "expected a time such as 90s, 10m or 1h".to_owned())?;
-    Ok(Duration::from_secs(number.saturating_mul(seconds)))
+    parse_duration(text).ok_or_else(|| "expected a time such as 90s, 10m or 1h".to_owned())
 }
 
 fn until(text: &str) -> Result<Until, String> {

@@ -33,6 +33,7 @@ pub use error::Errors;
 pub use memory::{Memory, container_memory};
 pub use parts::{Admission, Backend, Log, LogFormat, Passthrough, Shards, Shutdown, Tls, Upstream, Writes};
 pub use raw::RawConfig;
+pub use units::parse_duration;
 
 use crate::access;
 use crate::correlator::Policy;

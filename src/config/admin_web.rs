@@ -8,6 +8,7 @@ use serde_json::Value as Json;
 
 use super::raw::Value;
 use super::section::Section;
+use super::tls::report_files;
 use super::values::{self, Form};
 use super::{Errors, Overrides};
 use crate::admin::Web;
@@ -104,16 +105,11 @@ fn tls_settings(section: &mut Section<'_>, folder: &Path, is_given: bool) -> Opt
         client_ca,
         requires_certificate: client_auth == ClientAuth::Required,
     };
-    if section.checks_files() {
-        for fault in tls::check(&settings).err().into_iter().flatten() {
-            let (key, allowed) = match fault.part {
-                Part::Certificate => ("cert_file", "a file with a certificate in PEM"),
-                Part::ClientCa => ("client_ca_file", "a file with certificates of authorities in PEM"),
-                Part::Key | Part::Dir | Part::Hosts => ("key_file", "a file with the private key of cert_file in PEM"),
-            };
-            section.conflict(key, &format!("cannot be used: {}; allowed: {allowed}", fault.reason));
-        }
-    }
+    report_files(section, &settings, |part| match part {
+        Part::Certificate => ("cert_file", "a file with a certificate in PEM"),
+        Part::ClientCa => ("client_ca_file", "a file with certificates of authorities in PEM"),
+        Part::Key | Part::Dir | Part::Hosts => ("key_file", "a file with the private key of cert_file in PEM"),
+    });
     Some(settings)
 }
 

@@ -42,7 +42,7 @@ pub(super) fn auth(section: &mut Section<'_>, settings: &mut Settings, backend: 
     let (users, groups, verbs, namespaces) = Default::default();
     let new = Rule { users, groups, verbs, namespaces, effect: Effect::Allow };
     section.each("policy", RULES_MAX, &mut settings.policy, &new, rule);
-    section.set("allowPaths", &mut settings.allow_paths.0, &paths());
+    section.set("allowPaths", &mut settings.allow_paths.0, &values::paths());
     section.set_optional("callerAnnotation", &mut settings.annotation, &annotation());
     section.within("sourceBinding", |section| {
         section.set("enabled", &mut settings.binding.is_on, &values::truth());
@@ -94,26 +94,9 @@ fn rule(section: &mut Section<'_>, rule: &mut Rule) {
 }
 
 fn verbs() -> Form<'static, Vec<SmolStr>> {
-    let texts = values::texts_of("");
-    let read = move |value: &Value| {
-        let is_fine =
-            |verbs: &Vec<SmolStr>| !verbs.is_empty() && verbs.iter().all(|verb| VERBS.contains(&verb.as_str()));
-        texts.read(value).ok().filter(is_fine).ok_or_else(|| format!("a list of {}", VERBS.join(", ")))
-    };
-    Form::new(values::strings(), read, |verbs| values::texts_of("").write(verbs))
-}
-
-fn paths() -> Form<'static, Vec<Pattern>> {
-    let is_path = |pattern: &Pattern| match pattern {
-        Pattern::Exact(path) | Pattern::Prefix(path) => path.starts_with('/'),
-    };
-    let read = move |value: &Value| {
-        let patterns = values::patterns().or_empty().read(value).ok();
-        patterns
-            .filter(|patterns| patterns.iter().all(is_path))
-            .ok_or_else(|| "a list of paths that begin with /, with * only at the end".to_owned())
-    };
-    Form::new(values::strings(), read, |paths| values::patterns().write(paths))
+    let verb = |text: &str| VERBS.contains(&text).then(|| text.into());
+    let allowed = format!("a list of {}", VERBS.join(", "));
+    values::list(values::texts, verb, SmolStr::to_string, |verbs| !verbs.is_empty(), allowed)
 }
 
 fn annotation() -> Form<'static, SmolStr> {

@@ -47,23 +47,31 @@ pub(super) fn check(section: &mut Section<'_>, listen: &Address, tls: &Tls) {
             "is a Unix domain socket, which has no TLS; allowed with tls: an IP address and a port",
         );
     }
-    if !section.checks_files() {
-        return;
-    }
-    for fault in tls::check(&settings).err().into_iter().flatten() {
-        let (path, allowed) = match fault.part {
-            Part::Certificate => {
-                ("tls.certFile", "a file with a certificate in PEM, and those between it and its authority")
-            }
-            Part::Key => ("tls.keyFile", "a file with the private key of tls.certFile in PEM"),
-            Part::ClientCa => ("auth.clientCAFile", "a file with certificates of authorities in PEM"),
-            Part::Dir => (
-                "tls.selfSigned.dir",
-                "a folder that can be written, empty or with the ca.crt and ca.key of an earlier start",
-            ),
-            Part::Hosts => ("tls.selfSigned.hosts", "names and IP addresses"),
-        };
-        section.conflict(path, &format!("cannot be used: {}; allowed: {allowed}", fault.reason));
+    report_files(section, &settings, |part| match part {
+        Part::Certificate => {
+            ("tls.certFile", "a file with a certificate in PEM, and those between it and its authority")
+        }
+        Part::Key => ("tls.keyFile", "a file with the private key of tls.certFile in PEM"),
+        Part::ClientCa => ("auth.clientCAFile", "a file with certificates of authorities in PEM"),
+        Part::Dir => (
+            "tls.selfSigned.dir",
+            "a folder that can be written, empty or with the ca.crt and ca.key of an earlier start",
+        ),
+        Part::Hosts => ("tls.selfSigned.hosts", "names and IP addresses"),
+    });
+}
+
+/// Reports the files of a listener that cannot be used, if files are to be checked. `place` returns the key of a part,
+/// and what is allowed.
+pub(super) fn report_files(
+    section: &Section<'_>,
+    settings: &tls::Settings,
+    place: fn(Part) -> (&'static str, &'static str),
+) {
+    let faults = if section.checks_files() { tls::check(settings).err() } else { None };
+    for fault in faults.into_iter().flatten() {
+        let (key, allowed) = place(fault.part);
+        section.conflict(key, &format!("cannot be used: {}; allowed: {allowed}", fault.reason));
     }
 }
 

@@ -101,7 +101,7 @@ fn string() -> Json {
 }
 
 /// The schema of a list of texts, or one text alone.
-pub(super) fn strings() -> Json {
+fn strings() -> Json {
     json!({ "type": ["array", "string"], "items": { "type": "string" } })
 }
 
@@ -113,7 +113,7 @@ fn scalar(value: &Value) -> Option<&str> {
 }
 
 /// A list of texts, or one text alone.
-fn texts(value: &Value) -> Option<Vec<&str>> {
+pub(super) fn texts(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::Scalar(text) => Some(vec![text]),
         Value::List(members) if members.len() <= LIST_MAX => members.iter().map(|node| scalar(&node.value)).collect(),
@@ -138,12 +138,19 @@ fn switch(text: &str) -> &str {
     }
 }
 
-fn smol_strs(texts: Vec<&str>) -> Vec<SmolStr> {
-    texts.into_iter().map(SmolStr::new).collect()
-}
-
-fn written(texts: &[SmolStr]) -> Json {
-    texts.iter().map(SmolStr::as_str).collect()
+/// A list of values, or one alone, each written as a text; `split` returns the texts. `allowed` is the text of an error.
+pub(super) fn list<T: 'static>(
+    split: fn(&Value) -> Option<Vec<&str>>,
+    read: impl Fn(&str) -> Option<T> + 'static,
+    write: impl Fn(&T) -> String + 'static,
+    is_fine: impl Fn(&[T]) -> bool + 'static,
+    allowed: String,
+) -> Form<'static, Vec<T>> {
+    let read = move |value: &Value| {
+        let values: Option<Vec<T>> = split(value).and_then(|texts| texts.into_iter().map(&read).collect());
+        values.filter(|values| is_fine(values)).ok_or_else(|| allowed.clone())
+    };
+    Form::new(strings(), read, move |values: &Vec<T>| values.iter().map(&write).collect())
 }
 
 /// One of the named choices.
@@ -242,36 +249,25 @@ pub(super) fn address() -> Form<'static, SocketAddr> {
 }
 
 pub(super) fn expressions() -> Form<'static, Vec<SmolStr>> {
-    let read = |value: &Value| {
-        listed(value).filter(|texts| Origins::hosts(texts).is_ok()).map(smol_strs).ok_or_else(|| {
-            format!(
-                "a list of up to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
-            )
-        })
-    };
-    Form::new(strings(), read, |texts| written(texts))
+    let allowed = format!(
+        "a list of up to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
+    );
+    let are_expressions = |texts: &[SmolStr]| Origins::hosts(texts).is_ok();
+    list(listed, |text| Some(text.into()), SmolStr::to_string, are_expressions, allowed)
 }
 
 /// Cipher suites by Go's names.
 pub(super) fn cipher_suites() -> Form<'static, Vec<CipherSuite>> {
-    let read = |value: &Value| {
-        let suites = listed(value).and_then(|names| names.into_iter().map(CipherSuite::of).collect());
-        suites.ok_or_else(|| {
-            let known: Vec<String> = CipherSuite::all().map(CipherSuite::name).collect();
-            format!("a list of, or one text with commas between, {}", known.join(", "))
-        })
-    };
-    Form::new(strings(), read, |suites: &Vec<CipherSuite>| suites.iter().map(|suite| suite.name()).collect())
+    let known: Vec<String> = CipherSuite::all().map(CipherSuite::name).collect();
+    let allowed = format!("a list of, or one text with commas between, {}", known.join(", "));
+    list(listed, CipherSuite::of, |suite| suite.name(), |_suites| true, allowed)
 }
 
 /// Names of hosts and IP addresses; one at least.
 pub(super) fn hosts() -> Form<'static, Vec<SmolStr>> {
-    let is_host = |text: &&str| text.parse::<IpAddr>().is_ok() || is_host_name(text);
-    let read = move |value: &Value| {
-        let hosts = listed(value).filter(|hosts| !hosts.is_empty() && hosts.iter().all(is_host));
-        hosts.map(smol_strs).ok_or_else(|| format!("a list of 1 to {LIST_MAX} names of hosts and IP addresses"))
-    };
-    Form::new(strings(), read, |hosts| written(hosts))
+    let host = |text: &str| (text.parse::<IpAddr>().is_ok() || is_host_name(text)).then(|| text.into());
+    let allowed = format!("a list of 1 to {LIST_MAX} names of hosts and IP addresses");
+    list(listed, host, SmolStr::to_string, |hosts| !hosts.is_empty(), allowed)
 }
 
 fn is_host_name(text: &str) -> bool {
@@ -300,47 +296,45 @@ pub(super) fn path() -> Form<'static, PathBuf> {
 
 /// Fields of an event that make up a key; one at least, none twice.
 pub(super) fn fields() -> Form<'static, Vec<Field>> {
-    let is_distinct = |fields: &Vec<Field>| {
+    let are_distinct = |fields: &[Field]| {
         !fields.is_empty()
             && fields.iter().enumerate().all(|(number, field)| !fields.iter().take(number).any(|f| f == field))
     };
-    let read = move |value: &Value| {
-        let fields: Option<Vec<Field>> =
-            texts(value).and_then(|texts| texts.into_iter().map(Field::from_path).collect());
-        fields.filter(is_distinct).ok_or_else(|| {
-            let known = Field::ALL.map(Field::path).join(", ");
-            format!("a list of one field or more, none twice, of {known}")
-        })
-    };
-    Form::new(strings(), read, |fields: &Vec<Field>| fields.iter().map(|field| field.path()).collect())
+    let allowed = format!("a list of one field or more, none twice, of {}", Field::ALL.map(Field::path).join(", "));
+    list(texts, Field::from_path, |field| field.path().to_owned(), are_distinct, allowed)
 }
 
 /// Texts, none empty; `allowed` is the text of an error.
-pub(super) fn texts_of(allowed: &'static str) -> Form<'static, Vec<SmolStr>> {
-    let is_fine = |texts: &Vec<&str>| texts.iter().all(|text| !text.is_empty() && text.len() <= TEXT_MAX);
-    let read = move |value: &Value| texts(value).filter(is_fine).map(smol_strs).ok_or_else(|| allowed.to_owned());
-    Form::new(strings(), read, |texts| written(texts))
+pub(super) fn texts_of(allowed: &str) -> Form<'static, Vec<SmolStr>> {
+    let text = |text: &str| (1..=TEXT_MAX).contains(&text.len()).then(|| text.into());
+    list(texts, text, SmolStr::to_string, |_texts| true, allowed.to_owned())
 }
 
 /// Patterns to match: exact, or a prefix with a trailing `*`.
 pub(super) fn patterns() -> Form<'static, Vec<Pattern>> {
-    let pattern = |text: &str| {
-        let (body, prefix) = text.strip_suffix('*').map_or((text, false), |body| (body, true));
-        let fine = !text.is_empty() && text.len() <= TEXT_MAX && !body.contains('*');
-        let body = SmolStr::new(body);
-        fine.then_some(if prefix { Pattern::Prefix(body) } else { Pattern::Exact(body) })
-    };
-    let read = move |value: &Value| {
-        let patterns: Option<Vec<Pattern>> = texts(value).and_then(|texts| texts.into_iter().map(pattern).collect());
-        patterns
-            .filter(|patterns| !patterns.is_empty())
-            .ok_or_else(|| format!("a text or a list of 1 to {LIST_MAX} texts, none empty, with * only at the end"))
-    };
-    let text = |pattern: &Pattern| match pattern {
+    let allowed = format!("a text or a list of 1 to {LIST_MAX} texts, none empty, with * only at the end");
+    list(texts, pattern, pattern_text, |patterns| !patterns.is_empty(), allowed)
+}
+
+/// Paths of requests, as patterns; there may be none.
+pub(super) fn paths() -> Form<'static, Vec<Pattern>> {
+    let allowed = "a list of paths that begin with /, with * only at the end".to_owned();
+    list(texts, |text| pattern(text).filter(|_| text.starts_with('/')), pattern_text, |_paths| true, allowed)
+}
+
+fn pattern(text: &str) -> Option<Pattern> {
+    let (body, prefix) = text.strip_suffix('*').map_or((text, false), |body| (body, true));
+    let fine = !text.is_empty() && text.len() <= TEXT_MAX && !body.contains('*');
+    let body = SmolStr::new(body);
+    fine.then_some(if prefix { Pattern::Prefix(body) } else { Pattern::Exact(body) })
+}
+
+/// Returns a pattern as the file writes it.
+fn pattern_text(pattern: &Pattern) -> String {
+    match pattern {
         Pattern::Exact(text) => text.to_string(),
         Pattern::Prefix(text) => format!("{text}*"),
-    };
-    Form::new(strings(), read, move |patterns: &Vec<Pattern>| patterns.iter().map(text).collect())
+    }
 }
 
 /// Names of namespaces, in a list.
@@ -351,7 +345,7 @@ pub(super) fn namespaces(value: &Value) -> Option<Vec<SmolStr>> {
     };
     let Value::List(members) = value else { return None };
     let names = texts(value)?;
-    (!members.is_empty() && names.iter().all(label)).then(|| smol_strs(names))
+    (!members.is_empty() && names.iter().all(label)).then(|| names.into_iter().map(SmolStr::new).collect())
 }
 
 /// Levels and `target=level` directives of the log, separated by commas.

@@ -1,5 +1,6 @@
 //! Reads recorded events one by one: JSON lines, arrays, Lists, documents one after another, events of both API groups
-//! and audit logs of the API server, each also compressed by gzip. Memory does not grow with the length of the input.
+//! and audit logs of the API server, each also compressed by gzip. Memory does not grow with the number of lines; other
+//! documents are held in memory, because they have to be sorted.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -63,12 +64,8 @@ pub struct Bad {
 
 /// The events of an input, as an iterator.
 pub struct Recording<'r> {
-    input: Box<dyn BufRead + 'r>,
     format: Format,
-    line: u64,
-    /// The lists that contain the next document.
-    within: Vec<Within>,
-    buffer: Vec<u8>,
+    documents: Box<dyn Iterator<Item = io::Result<Document>> + 'r>,
     seen: Seen,
     // LIMIT: `HELD`. By end of the request, and line.
     held: BTreeMap<(MicroTime, u64), Logged>,
@@ -88,12 +85,8 @@ struct Logged {
     body: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Within {
-    Array,
-    /// The items of a List, which has more members after them.
-    Items,
-}
+/// The line of a document, and its text.
+type Document = Result<(u64, String), Bad>;
 
 /// The members that tell the kind of a document.
 #[derive(Deserialize, Default)]
@@ -130,7 +123,7 @@ struct ResponseStatus {
 
 impl std::fmt::Debug for Recording<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Recording").field("format", &self.format).field("line", &self.line).finish_non_exhaustive()
+        f.debug_struct("Recording").field("format", &self.format).field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
@@ -145,10 +138,20 @@ impl<'r> Recording<'r> {
             (head, input) = peek(Box::new(MultiGzDecoder::new(Cursor::new(head).chain(input))))?;
         }
         let format = format_of(&head);
-        let input = Box::new(BufReader::with_capacity(1 << 16, Cursor::new(head).chain(input)));
-        let (within, buffer, seen) = (Vec::new(), Vec::new(), Seen::default());
-        let held = BTreeMap::new();
-        Ok(Self { input, format, line: 0, within, buffer, seen, held, held_bytes: 0, bytes: 0, without_body: 0 })
+        let mut input = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(input));
+        let documents: Box<dyn Iterator<Item = _> + 'r> = match format {
+            Format::Lines => {
+                let mut line = 0;
+                Box::new(std::iter::from_fn(move || next_line(&mut input, &mut line).transpose()))
+            }
+            Format::Documents => {
+                let mut bytes = Vec::new();
+                input.read_to_end(&mut bytes)?;
+                Box::new(documents(&String::from_utf8_lossy(&bytes)).into_iter().map(Ok))
+            }
+        };
+        let (seen, held) = (Seen::default(), BTreeMap::new());
+        Ok(Self { format, documents, seen, held, held_bytes: 0, bytes: 0, without_body: 0 })
     }
 
     /// Returns the detected format.
@@ -172,20 +175,13 @@ impl<'r> Recording<'r> {
             if self.held.len() > HELD || self.held_bytes > HELD_BYTES {
                 return Ok(self.release());
             }
-            let found = match self.format {
-                Format::Lines => self.next_line()?,
-                Format::Documents => self.next_document()?,
-            };
-            let line = match found {
+            let (line, document) = match self.documents.next().transpose()? {
                 None => return Ok(self.release()),
                 Some(Err(bad)) => return Ok(Some(Err(bad))),
-                Some(Ok(line)) => line,
+                Some(Ok(document)) => document,
             };
-            self.bytes += self.buffer.len() as u64;
-            let buffer = std::mem::take(&mut self.buffer);
-            let read = self.read(&buffer, line);
-            self.buffer = buffer;
-            match read {
+            self.bytes += document.len() as u64;
+            match self.read(&document, line) {
                 Ok(None) => {}
                 Ok(Some(report)) => return Ok(Some(Ok(report))),
                 Err(fault) => return Ok(Some(Err(Bad { line, fault }))),
@@ -206,144 +202,10 @@ impl<'r> Recording<'r> {
         None
     }
 
-    /// Reads the next line that is not blank into the buffer.
-    fn next_line(&mut self) -> io::Result<Option<Result<u64, Bad>>> {
-        loop {
-            self.buffer.clear();
-            let limit = DOCUMENT_BYTES as u64 + 1;
-            if self.input.by_ref().take(limit).read_until(b'\n', &mut self.buffer)? == 0 {
-                return Ok(None);
-            }
-            self.line += 1;
-            if self.buffer.len() > DOCUMENT_BYTES {
-                self.skip_line()?;
-                return Ok(Some(Err(self.too_long(self.line))));
-            }
-            if !self.buffer.trim_ascii().is_empty() {
-                return Ok(Some(Ok(self.line)));
-            }
-        }
-    }
-
-    /// Reads the next object that is no List into the buffer.
-    fn next_document(&mut self) -> io::Result<Option<Result<u64, Bad>>> {
-        self.line = self.line.max(1);
-        loop {
-            let Some(byte) = self.byte()? else {
-                let is_whole = self.within.is_empty();
-                self.within.clear();
-                let fault = "is the last one: the input ends in the middle of a list".to_owned();
-                return Ok(if is_whole { None } else { Some(Err(Bad { line: self.line, fault })) });
-            };
-            match (byte, self.within.last()) {
-                (b'{', _) => {
-                    if let Some(found) = self.object()? {
-                        return Ok(Some(found));
-                    }
-                }
-                (b'[', _) => self.within.push(Within::Array),
-                (b']', Some(Within::Array)) => drop(self.within.pop()),
-                (b']', Some(Within::Items)) => {
-                    self.within.pop();
-                    self.buffer.clear();
-                    self.rest_of_object(1, false)?;
-                }
-                (b',' | b' ' | b'\t' | b'\r' | b'\n', _) => {}
-                _ => {
-                    let line = self.line;
-                    self.buffer.clear();
-                    self.buffer.push(byte);
-                    self.input.by_ref().take(4 * QUOTED as u64).read_until(b'\n', &mut self.buffer)?;
-                    if !self.buffer.ends_with(b"\n") {
-                        self.skip_line()?;
-                    }
-                    self.line += 1;
-                    return Ok(Some(Err(Bad { line, fault: format!("is not JSON: {}", quoted(&self.buffer)) })));
-                }
-            }
-        }
-    }
-
-    /// Reads an object after its first brace. `None` for a List: its items come next.
-    fn object(&mut self) -> io::Result<Option<Result<u64, Bad>>> {
-        let line = self.line;
-        self.buffer.clear();
-        self.buffer.push(b'{');
-        Ok(match self.rest_of_object(1, true)? {
-            End::Items => {
-                self.within.push(Within::Items);
-                None
-            }
-            End::Whole if self.buffer.len() > DOCUMENT_BYTES => Some(Err(self.too_long(line))),
-            End::Whole => Some(Ok(line)),
-            End::Missing => {
-                self.within.clear();
-                let fault = "begins an object that does not end".to_owned();
-                Some(Err(Bad { line, fault }))
-            }
-        })
-    }
-
-    /// Reads to the end of the object at this `depth`, or to the items of a List.
-    fn rest_of_object(&mut self, mut depth: u32, looks_for_items: bool) -> io::Result<End> {
-        let (mut in_string, mut is_escaped) = (false, false);
-        // Progress in `"items": [`: 1 after the key, 2 after the colon.
-        let mut items = 0;
-        loop {
-            let Some(byte) = self.byte()? else { return Ok(End::Missing) };
-            if self.buffer.len() <= DOCUMENT_BYTES {
-                self.buffer.push(byte);
-            }
-            if in_string {
-                match byte {
-                    _ if is_escaped => is_escaped = false,
-                    b'\\' => is_escaped = true,
-                    b'"' => {
-                        in_string = false;
-                        items = u8::from(looks_for_items && depth == 1 && self.buffer.ends_with(b"\"items\""));
-                    }
-                    _ => {}
-                }
-                continue;
-            }
-            match byte {
-                b'"' => in_string = true,
-                b'{' | b'[' if items == 2 && byte == b'[' => return Ok(End::Items),
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' => depth -= 1,
-                _ => {}
-            }
-            items = match (byte, items) {
-                (b':', 1) => 2,
-                (b' ' | b'\t' | b'\r' | b'\n', items) => items,
-                _ => 0,
-            };
-            if depth == 0 {
-                return Ok(End::Whole);
-            }
-        }
-    }
-
-    fn byte(&mut self) -> io::Result<Option<u8>> {
-        let Some(byte) = self.input.fill_buf()?.first().copied() else { return Ok(None) };
-        self.input.consume(1);
-        self.line += u64::from(byte == b'\n');
-        Ok(Some(byte))
-    }
-
-    fn skip_line(&mut self) -> io::Result<()> {
-        self.input.skip_until(b'\n').map(drop)
-    }
-
-    fn too_long(&self, line: u64) -> Bad {
-        Bad { line, fault: format!("is longer than {DOCUMENT_BYTES} bytes") }
-    }
-
     /// Reads a document; `None` if it is a request of an audit log, which is held or skipped.
-    fn read(&mut self, document: &[u8], line: u64) -> Result<Option<Report>, String> {
-        let text = String::from_utf8_lossy(document);
-        let head: Head<'_> = serde_json::from_str(&text).map_err(|error| {
-            if error.is_data() { format!("is no Event: {error}") } else { format!("is not JSON: {}", quoted(document)) }
+    fn read(&mut self, text: &str, line: u64) -> Result<Option<Report>, String> {
+        let head: Head<'_> = serde_json::from_str(text).map_err(|error| {
+            if error.is_data() { format!("is no Event: {error}") } else { format!("is not JSON: {}", quoted(text)) }
         })?;
         if head.api_version.starts_with("audit.k8s.io/") {
             self.hold(&head, line);
@@ -434,11 +296,81 @@ impl Iterator for Recording<'_> {
     }
 }
 
-/// The end of an object.
-enum End {
-    Whole,
-    Items,
-    Missing,
+/// Returns the next line that is not blank, and counts lines.
+fn next_line(input: &mut impl BufRead, line: &mut u64) -> io::Result<Option<Document>> {
+    loop {
+        let mut text = Vec::new();
+        if input.take(DOCUMENT_BYTES as u64 + 1).read_until(b'\n', &mut text)? == 0 {
+            return Ok(None);
+        }
+        *line += 1;
+        if text.len() > DOCUMENT_BYTES {
+            input.skip_until(b'\n')?;
+            return Ok(Some(Err(too_long(*line))));
+        }
+        if !text.trim_ascii().is_empty() {
+            return Ok(Some(Ok((*line, String::from_utf8_lossy(&text).into_owned()))));
+        }
+    }
+}
+
+/// Returns the objects of a text: items of Lists and arrays, and documents in sequence. Continues after what is no JSON
+/// on the next line.
+fn documents(text: &str) -> Vec<Document> {
+    #[derive(Deserialize)]
+    struct List<'a> {
+        #[serde(borrow)]
+        items: Vec<&'a RawValue>,
+    }
+    let (mut found, mut arrays, mut at) = (Vec::new(), 0_usize, 0);
+    let mut counted = (0, 1);
+    let mut line_of = |at: usize| {
+        counted = (at, counted.1 + memchr::memchr_iter(b'\n', &text.as_bytes()[counted.0..at]).count() as u64);
+        counted.1
+    };
+    while let Some(byte) = text.as_bytes().get(at) {
+        let rest = &text[at..];
+        let mut objects = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
+        let object = if *byte == b'{' { objects.next() } else { None };
+        at += match (byte, object) {
+            (b'[', _) => {
+                arrays += 1;
+                1
+            }
+            (b']', _) if arrays > 0 => {
+                arrays -= 1;
+                1
+            }
+            (b',' | b' ' | b'\t' | b'\r' | b'\n', _) => 1,
+            (_, Some(Ok(object))) => {
+                let items =
+                    serde_json::from_str(object.get()).map_or_else(|_event| vec![object], |list: List<'_>| list.items);
+                for item in items {
+                    // Each item is a part of the text.
+                    let line = line_of(item.get().as_ptr().addr() - text.as_ptr().addr());
+                    let is_short = item.get().len() <= DOCUMENT_BYTES;
+                    found.push(if is_short { Ok((line, item.get().to_owned())) } else { Err(too_long(line)) });
+                }
+                objects.byte_offset()
+            }
+            (_, fault) => {
+                let is_cut = fault.is_some_and(|fault| fault.is_err_and(|fault| fault.is_eof()));
+                let (line, rest) = (line_of(at), rest.split_inclusive('\n').next().unwrap_or(rest));
+                let fault = if is_cut { "begins an object that does not end" } else { "is not JSON" };
+                found.push(Err(Bad { line, fault: format!("{fault}: {}", quoted(rest)) }));
+                rest.len()
+            }
+        };
+    }
+    if arrays > 0 && !matches!(found.last(), Some(Err(_))) {
+        let fault = "is the last one: the input ends in the middle of a list".to_owned();
+        found.push(Err(Bad { line: line_of(at), fault }));
+    }
+    found
+}
+
+fn too_long(line: u64) -> Bad {
+    Bad { line, fault: format!("is longer than {DOCUMENT_BYTES} bytes") }
 }
 
 /// Reads the first bytes, and returns them with the rest of the input.
@@ -470,8 +402,8 @@ fn format_of(head: &[u8]) -> Format {
 }
 
 /// Quotes the beginning of a line.
-fn quoted(line: &[u8]) -> String {
-    let text = String::from_utf8_lossy(line.trim_ascii());
-    let short: String = text.chars().take(QUOTED).collect();
-    if short.len() < text.len() { format!("{short:?}…") } else { format!("{short:?}") }
+fn quoted(line: &str) -> String {
+    let line = line.trim();
+    let short: String = line.chars().take(QUOTED).collect();
+    if short.len() < line.len() { format!("{short:?}…") } else { format!("{short:?}") }
 }

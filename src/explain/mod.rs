@@ -21,7 +21,8 @@ pub use answer::{
 pub use history::{Decision, Fact, History, Kept, Messages, Rates, Verdict};
 pub use marks::Marks;
 use marks::mark;
-pub use recent::{Group, MINUTES, Minutes, Recent, Totals, Window};
+use recent::Minutes;
+pub use recent::{Group, MINUTES, Recent, Totals, Window};
 use runs::{Origin, Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
 pub use view::{Unseen, saved};

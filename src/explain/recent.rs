@@ -1,4 +1,4 @@
-//! Recent numbers: in the last minute, and in about the last hour.
+//! Recent numbers: of the last minute, ten minutes and hour.
 
 use smol_str::SmolStr;
 
@@ -11,9 +11,6 @@ const MINUTE: i64 = 60_000_000_000;
 pub(super) const fn minute(at: Mono) -> i64 {
     at.0.div_euclid(MINUTE)
 }
-
-/// Buckets of ten minutes.
-const TENS: usize = 6;
 
 labelled! {
     /// How far back a table goes, from the shortest to the longest.
@@ -38,115 +35,92 @@ impl Window {
     }
 }
 
-/// Numbers of the last minute, ten minutes and hour.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Recent {
-    minute: i64,
-    /// In the current minute, and in the previous one.
-    minutes: [u32; 2],
-    /// In the current ten minutes, and in the six before.
-    tens: [u32; TENS + 1],
+/// LIMIT: minutes that are drawn.
+pub const MINUTES: usize = 60;
+
+/// Numbers of the newest `N` spans of so many minutes, the newest first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buckets<const N: usize, const LENGTH: i64> {
+    newest: i64,
+    numbers: [u32; N],
 }
 
-impl Recent {
+/// Numbers of the last hour, per minute.
+pub(super) type Minutes = Buckets<MINUTES, 1>;
+
+impl<const N: usize, const LENGTH: i64> Default for Buckets<N, LENGTH> {
+    fn default() -> Self {
+        Self { newest: 0, numbers: [0; N] }
+    }
+}
+
+impl<const N: usize, const LENGTH: i64> Buckets<N, LENGTH> {
     fn advance(&mut self, now: Mono) {
-        let minute = minute(now);
-        if minute <= self.minute {
-            return;
+        let newest = minute(now).div_euclid(LENGTH);
+        let passed = usize::try_from(newest - self.newest).unwrap_or(0).min(N);
+        if passed > 0 {
+            self.numbers.copy_within(..N - passed, passed);
+            self.numbers[..passed].fill(0);
+            self.newest = newest;
         }
-        self.minutes = [0, if minute == self.minute + 1 { self.minutes[0] } else { 0 }];
-        let passed = usize::try_from(minute / 10 - self.minute / 10).unwrap_or(TENS + 1).min(TENS + 1);
-        self.tens.rotate_right(passed % (TENS + 1));
-        self.tens[..passed].fill(0);
-        self.minute = minute;
     }
 
     /// Adds `number` at `at`, which may be earlier than the newest addition.
-    pub fn add(&mut self, at: Mono, number: u32) {
+    pub(super) fn add(&mut self, at: Mono, number: u32) {
         self.advance(at);
-        let minute = minute(at);
-        add_to(&mut self.minutes, self.minute - minute, number);
-        add_to(&mut self.tens, self.minute / 10 - minute / 10, number);
+        let back = usize::try_from(self.newest - minute(at).div_euclid(LENGTH));
+        if let Some(bucket) = back.ok().and_then(|back| self.numbers.get_mut(back)) {
+            *bucket = bucket.saturating_add(number);
+        }
+    }
+
+    /// Returns the number of each span, the newest first.
+    pub(super) fn list(mut self, now: Mono) -> [u32; N] {
+        self.advance(now);
+        self.numbers
+    }
+
+    /// Returns the number in the last span. The bucket that is only partly within it counts in proportion.
+    #[expect(clippy::cast_precision_loss, reason = "a number for people")]
+    fn last(self, now: Mono) -> f64 {
+        let into = now.0.rem_euclid(LENGTH * MINUTE) as f64 / (LENGTH * MINUTE) as f64;
+        let numbers = self.list(now);
+        f64::from(numbers[0]) + f64::from(numbers[1]) * (1.0 - into)
+    }
+}
+
+/// Numbers of the last minute, ten minutes and hour.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Recent {
+    minutes: Buckets<2, 1>,
+    tens: Buckets<7, 10>,
+}
+
+impl Recent {
+    /// Adds `number` at `at`, which may be earlier than the newest addition.
+    pub fn add(&mut self, at: Mono, number: u32) {
+        self.minutes.add(at, number);
+        self.tens.add(at, number);
     }
 
     /// Returns the rate per second over the last minute.
-    #[expect(clippy::cast_precision_loss, reason = "a number for people")]
-    pub fn per_second(mut self, now: Mono) -> f64 {
-        self.advance(now);
-        let into = now.0.rem_euclid(MINUTE) as f64 / MINUTE as f64;
-        let [this, before] = self.minutes.map(f64::from);
-        (this + before * (1.0 - into)) / 60.0
+    pub fn per_second(self, now: Mono) -> f64 {
+        self.minutes.last(now) / 60.0
     }
 
-    /// Returns the number within a window. A bucket that is only partly within the window counts in proportion.
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a number for people")]
-    #[expect(clippy::cast_sign_loss, reason = "a sum of counts")]
-    pub fn within(mut self, window: Window, now: Mono) -> u64 {
-        self.advance(now);
-        let share = |[this, before]: [u32; 2], length: i64| {
-            let into = now.0.rem_euclid(length) as f64 / length as f64;
-            (f64::from(this) + f64::from(before) * (1.0 - into)).round() as u64
-        };
+    /// Returns the number within a window.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of counts")]
+    pub fn within(self, window: Window, now: Mono) -> u64 {
         match window {
-            Window::Minute => share(self.minutes, MINUTE),
-            Window::TenMinutes => share([self.tens[0], self.tens[1]], 10 * MINUTE),
+            Window::Minute => self.minutes.last(now).round() as u64,
+            Window::TenMinutes => self.tens.last(now).round() as u64,
             Window::Hour => self.hour(now),
         }
     }
 
     /// Returns the number in the last hour, and in up to ten minutes before it.
-    pub fn hour(mut self, now: Mono) -> u64 {
-        self.advance(now);
-        self.tens.iter().map(|number| u64::from(*number)).sum()
-    }
-}
-
-/// Adds to the bucket `back` steps back, if there is one.
-fn add_to(buckets: &mut [u32], back: i64, number: u32) {
-    if let Some(bucket) = usize::try_from(back).ok().and_then(|back| buckets.get_mut(back)) {
-        *bucket = bucket.saturating_add(number);
-    }
-}
-
-/// LIMIT: minutes that are drawn.
-pub const MINUTES: usize = 60;
-
-/// Numbers of the last hour, per minute.
-#[derive(Debug, Clone, Copy)]
-pub struct Minutes {
-    minute: i64,
-    /// The newest first.
-    numbers: [u32; MINUTES],
-}
-
-impl Default for Minutes {
-    fn default() -> Self {
-        Self { minute: 0, numbers: [0; MINUTES] }
-    }
-}
-
-impl Minutes {
-    fn advance(&mut self, now: Mono) {
-        let minute = minute(now);
-        if minute <= self.minute {
-            return;
-        }
-        let passed = usize::try_from(minute - self.minute).unwrap_or(MINUTES).min(MINUTES);
-        self.numbers.copy_within(..MINUTES - passed, passed);
-        self.numbers[..passed].fill(0);
-        self.minute = minute;
-    }
-
-    /// Adds `number` at `at`, which may be earlier than the newest addition.
-    pub fn add(&mut self, at: Mono, number: u32) {
-        self.advance(at);
-        add_to(&mut self.numbers, self.minute - minute(at), number);
-    }
-
-    /// Returns the number of each minute, the newest first.
-    pub fn list(mut self, now: Mono) -> [u32; MINUTES] {
-        self.advance(now);
-        self.numbers
+    pub fn hour(self, now: Mono) -> u64 {
+        self.tens.list(now).into_iter().map(u64::from).sum()
     }
 }
 

@@ -234,18 +234,13 @@ pub struct History {
     pub forgotten: u64,
     /// The hash of the uid.
     uid_mark: u64,
-    /// Bytes of its texts and of the object itself; see `bytes`.
-    texts: usize,
+    /// Its bytes at the last count.
+    pub(super) counted: usize,
 }
 
 /// Returns the heap bytes of a text.
 fn heap(text: &SmolStr) -> usize {
     if text.is_heap_allocated() { text.len() + 16 } else { 0 }
-}
-
-/// Returns the bytes of a record beside its slot; messages count with their reserved capacity.
-fn kept_size(kept: &Kept) -> usize {
-    heap(&kept.name) + kept.messages.bytes()
 }
 
 /// Returns how much room a list of at most `most` elements reserves before the next one: as much again once it is full.
@@ -268,7 +263,7 @@ fn lately(decisions: &mut VecDeque<Decision>) -> impl Iterator<Item = &mut Decis
 impl History {
     pub(super) fn new(event: &Event) -> Self {
         let object = &event.involved_object;
-        let mut history = Self {
+        Self {
             api_version: short(&object.api_version),
             kind: short(&object.kind),
             namespace: event.metadata.namespace.clone(),
@@ -279,41 +274,22 @@ impl History {
             decisions: VecDeque::new(),
             forgotten: 0,
             uid_mark: 0,
-            texts: 0,
-        };
-        history.texts = history.own_size();
-        history
+            counted: 0,
+        }
     }
 
-    fn own_size(&self) -> usize {
-        let texts = [&self.api_version, &self.kind, &self.namespace, &self.name, &self.uid];
-        // The 64 bytes are the object's entry in the map.
-        size_of::<Self>() + 64 + texts.into_iter().map(heap).sum::<usize>()
-    }
-
-    fn fact_size(fact: &Fact) -> usize {
-        let texts = [&fact.reason, &fact.event_type, &fact.component, &fact.host];
-        texts.into_iter().map(heap).sum()
-    }
-
-    /// Returns the bytes of the history, with reserved capacity.
-    pub fn bytes(&self) -> usize {
-        self.texts
-            + self.facts.capacity() * size_of::<Fact>()
+    /// Returns the bytes of the history, with its entry in the map; lists count with their reserved capacity.
+    pub(super) fn bytes(&self) -> usize {
+        let own = [&self.api_version, &self.kind, &self.namespace, &self.name, &self.uid].into_iter();
+        let facts = self.facts.iter().flat_map(|fact| [&fact.reason, &fact.event_type, &fact.component, &fact.host]);
+        let records = self.records.iter().map(|kept| &kept.name);
+        let decisions = self.decisions.iter().map(|decision| &decision.text);
+        let texts: usize = own.chain(facts).chain(records).chain(decisions).map(heap).sum();
+        let messages: usize = self.records.iter().map(|kept| kept.messages.bytes()).sum();
+        let lists = self.facts.capacity() * size_of::<Fact>()
             + self.records.capacity() * size_of::<Kept>()
-            + self.decisions.capacity() * size_of::<Decision>()
-    }
-
-    /// Returns the bytes of everything, counted one by one.
-    #[cfg(test)]
-    pub(super) fn counted(&self) -> usize {
-        let places = self.bytes() - self.texts;
-        let decisions: usize = self.decisions.iter().map(|decision| heap(&decision.text)).sum();
-        self.own_size()
-            + self.facts.iter().map(Self::fact_size).sum::<usize>()
-            + self.records.iter().map(kept_size).sum::<usize>()
-            + decisions
-            + places
+            + self.decisions.capacity() * size_of::<Decision>();
+        size_of::<Self>() + 64 + texts + messages + lists
     }
 
     /// Returns the record's message with this hash; empty if it is forgotten.
@@ -329,7 +305,6 @@ impl History {
         if self.uid_mark == mark || uid.len() > 64 {
             return;
         }
-        self.texts = self.texts - heap(&self.uid) + heap(uid);
         (self.uid, self.uid_mark) = (uid.clone(), mark);
     }
 
@@ -355,7 +330,6 @@ impl History {
         let event_type = short(&event.event_type);
         let last_received = now.wall;
         let fact = Fact { reason, event_type, component, host, group, mark, last_received, ..Fact::default() };
-        self.texts += Self::fact_size(&fact);
         self.facts.reserve_exact(room(self.facts.len(), self.facts.capacity(), FACTS));
         self.facts.push(fact);
         self.facts.len() - 1
@@ -380,11 +354,8 @@ impl History {
     pub(super) fn hear(&mut self, record: RecordId, (message, mark, most): (&SmolStr, u64, usize)) -> bool {
         let Some(kept) = self.kept_mut(record) else { return false };
         if !kept.says(mark) {
-            let before = kept_size(kept);
             kept.messages.push(kept.kind, most, mark, message);
             kept.newest = mark;
-            let after = kept_size(kept);
-            self.texts = self.texts + after - before;
         }
         true
     }
@@ -408,7 +379,7 @@ impl History {
             kept.has_ended |= is_begun_again && kept.fact == fact && kept.kind == kind;
         }
         if self.records.len() == RECORDS {
-            self.texts -= self.records.pop_front().map_or(0, |oldest| kept_size(&oldest));
+            self.records.pop_front();
         }
         let mut messages = Messages::default();
         if !message.is_empty() {
@@ -426,7 +397,6 @@ impl History {
             messages,
             newest: mark,
         };
-        self.texts += kept_size(&kept);
         self.records.reserve_exact(room(self.records.len(), self.records.capacity(), RECORDS));
         self.records.push_back(kept);
         is_begun_again && kind != Kind::Digest && kind != Kind::Storm
@@ -435,12 +405,10 @@ impl History {
     /// Notes the record's name and count upstream. Returns by how much the count has grown.
     pub(super) fn set_stored(&mut self, record: RecordId, name: &SmolStr, count: i64) -> u64 {
         let Some(kept) = self.kept_mut(record) else { return 0 };
-        let before = heap(&kept.name);
         kept.name = name.clone();
         (kept.stored, kept.is_gone) = (true, false);
         let grown = u64::try_from(count - kept.count).unwrap_or(0);
         kept.count = count;
-        self.texts = self.texts - before + heap(name);
         grown
     }
 
@@ -471,9 +439,7 @@ impl History {
         let Some(last) = lately(&mut self.decisions).find(like) else { return false };
         last.count(number, now);
         if last.mark != mark && !text.is_empty() {
-            let before = heap(&last.text);
             (last.text, last.mark) = (short(text), mark);
-            self.texts = self.texts - before + heap(&last.text);
         }
         true
     }
@@ -504,7 +470,7 @@ impl History {
             return;
         }
         if self.decisions.len() == DECISIONS {
-            self.texts -= self.decisions.pop_front().map_or(0, |oldest| heap(&oldest.text));
+            self.decisions.pop_front();
             self.forgotten += 1;
         }
         let decision = Decision {
@@ -519,7 +485,6 @@ impl History {
             text: short(text),
             mark,
         };
-        self.texts += heap(&decision.text);
         self.decisions.reserve_exact(room(self.decisions.len(), self.decisions.capacity(), DECISIONS));
         self.decisions.push_back(decision);
     }

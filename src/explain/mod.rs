@@ -254,23 +254,19 @@ impl Store {
         self.began.get_or_insert(now.wall);
         let object = marks.object;
         if !self.objects.contains(&object) {
-            let history = History::new(event);
-            self.bytes += history.bytes();
-            self.objects.put(object, history);
+            self.objects.put(object, History::new(event));
         }
         let history = self.objects.get_mut(&object)?;
         let known = history.find(marks.fact).map(|place| (place, history.facts[place].group));
         let group = known.map_or_else(|| self.group(event), |(_, group)| group);
         let history = self.objects.peek_mut(&object)?;
-        let before = history.bytes();
         history.set_uid(event, marks.uid);
         let place = known.map_or_else(|| history.add_fact(event, marks.fact, group, now), |(place, _)| place);
         if number > 0 {
             history.facts[place].receive(number, now);
         }
         let mark = history.facts[place].mark;
-        self.bytes.replace(before, history.bytes());
-        self.trim(Some(object));
+        self.count(object);
         Some(Spot { object, fact: place, mark, group })
     }
 
@@ -325,7 +321,6 @@ impl Store {
         *hits += u64::from(number);
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes();
         let Some(fact) = history.fact_at(spot) else { return };
         fact.rule = ruling.rule;
         fact.budget = Some((ruling.source, ruling.budget, ruling.rate, ruling.paid.is_some()));
@@ -339,8 +334,7 @@ impl Store {
         let is_begun_again = history.keep((record, kind), spot.fact, (message, marks.message, messages), ruling.before);
         let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
         history.note(spot.fact, (verdict, why), number, Some(record), (message, marks.message), now, next_token);
-        self.bytes.replace(before, history.bytes());
-        self.trim(Some(spot.object));
+        self.count(spot.object);
         // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted.
         if ruling.paid.is_none() && why.is_empty() {
             if self.runs.are_full(&self.settings) {
@@ -386,7 +380,6 @@ impl Store {
         if history.fact_at(spot).is_none() {
             return;
         }
-        let before = history.bytes();
         for (mark, message) in messages.iter() {
             history.hear(record, (message, *mark, self.settings.messages));
         }
@@ -395,8 +388,7 @@ impl Store {
         if run.number > 0 && !history.extend(spot.fact, run.verdict, run.number, record, text, run.last) {
             history.note(spot.fact, (run.verdict, ""), run.number, Some(record), text, run.last, || None);
         }
-        self.bytes.replace(before, history.bytes());
-        self.trim(Some(spot.object));
+        self.count(spot.object);
     }
 
     /// Counts occurrences of a fact at a known place.
@@ -422,7 +414,6 @@ impl Store {
             self.end_run(record);
         }
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes();
         let Some(fact) = history.fact_at(spot) else { return };
         let totals = &mut self.groups[fact.group].totals;
         match remark.0 {
@@ -441,8 +432,7 @@ impl Store {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let text = (&SmolStr::new(cut(text, 512)), mark(self.secret, text));
         history.note(spot.fact, remark, number, record, text, now, || None);
-        self.bytes.replace(before, history.bytes());
-        self.trim(Some(spot.object));
+        self.count(spot.object);
     }
 
     /// Notes that the upstream stored a record as it was sent, with `number` more occurrences.
@@ -457,7 +447,6 @@ impl Store {
     ) {
         self.end_run(record);
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes();
         if history.fact_at(spot).is_none() {
             return;
         }
@@ -484,7 +473,7 @@ impl Store {
         group.totals.writes += 1;
         group.totals.shown += shown;
         self.flow[1].add(now.mono, 1);
-        self.bytes.replace(before, history.bytes());
+        self.count(spot.object);
     }
 
     /// Notes that occurrences of a fact have folded into a record.
@@ -499,7 +488,6 @@ impl Store {
     ) {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes();
         let Some(fact) = history.fact_at(spot) else { return };
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         self.groups[fact.group].totals.folded += number;
@@ -507,7 +495,6 @@ impl Store {
         if !name.is_empty() {
             history.set_stored(into, name, 0);
         }
-        self.bytes.replace(before, history.bytes());
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
     }
 
@@ -517,10 +504,8 @@ impl Store {
         let marks = Marks::new(self.secret, event);
         let Some(spot) = self.receive_marked(marks, event, number, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let before = history.bytes();
         let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX));
         history.keep((record, kind), spot.fact, (&event.message, marks.message, 1), acknowledged.max(0));
-        self.bytes.replace(before, history.bytes());
         self.remark(spot, (Verdict::Counted, "restored"), number.into(), Some(record), &event.message, now);
     }
 
@@ -554,13 +539,23 @@ impl Store {
         self.rule_hits.get_mut(place)
     }
 
+    /// Counts the bytes of an object again, and evicts objects beyond the limit.
+    fn count(&mut self, object: Key) {
+        if let Some(history) = self.objects.peek_mut(&object) {
+            let bytes = history.bytes();
+            self.bytes.replace(history.counted, bytes);
+            history.counted = bytes;
+        }
+        self.trim(Some(object));
+    }
+
     /// Evicts least recently used objects while the store exceeds its part of the limit. Stops after it has evicted
     /// `but`.
     fn trim(&mut self, but: Option<Key>) {
         let limit = self.settings.max_bytes.get().saturating_sub(self.group_bytes.all());
         while self.bytes.is_over(limit) {
             let Some((key, history)) = self.objects.pop_lru() else { return };
-            self.bytes -= history.bytes();
+            self.bytes -= history.counted;
             let newest = history.decisions.back().map(|decision| decision.last);
             self.forgotten_until = self.forgotten_until.max(newest);
             if Some(key) == but {

@@ -40,7 +40,7 @@ fn bytes_stay_within_the_budget_whatever_arrives_and_are_what_is_there() {
         accept(&mut store, &event(random.usize(..300), &reason, &message), random.u64(..40), number);
         assert!(store.bytes() <= 100_000 + 120_000, "one object may be as large as it may be");
     }
-    let counted: usize = store.histories().map(History::counted).sum();
+    let counted: usize = store.histories().map(History::bytes).sum();
     assert_eq!(counted + store.group_bytes.own() + store.runs.bytes(), store.bytes());
     assert!((1..=25_000).contains(&store.runs.bytes()), "a quarter is the most");
     assert!(store.span().1.is_some());

@@ -433,7 +433,8 @@ async fn the_rule_that_matches_is_named() {
 async fn nothing_is_recorded_if_explain_is_off() {
     let program = start("explain: {enabled: false}\n").await;
     program.client().await.post(&plain()).await;
-    assert!(told(&program, "object=pod/web-0").await.starts_with("unknown: "));
+    let said = told(&program, "object=pod/web-0").await;
+    assert!(said.starts_with("unknown: ") && said.contains(": explain.enabled is false."), "{said}");
     assert_eq!(program.app.shards().explain_bytes(), 0);
     program.stop().await;
 }

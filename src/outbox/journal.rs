@@ -155,7 +155,6 @@ impl Outbox {
             Some(budget) => BudgetId::of_spam_key(entry.source, budget),
             None => BudgetId::prepaid(entry.source),
         };
-        let id = if entry.kind.folds() { self.digest_id() } else { id };
         let rate = entry.budget.map(|_| rate);
         rate.map(|rate| self.rates.differ(rate));
         self.budget(budget_id, || Budget::new(entry.source, rate)).members += 1;
@@ -205,7 +204,7 @@ impl Outbox {
     }
 
     /// Returns the number of a new digest.
-    pub(super) fn digest_id(&mut self) -> RecordId {
+    pub fn digest_id(&mut self) -> RecordId {
         self.next_digest += 1;
         RecordId(FIRST_DIGEST + self.next_digest)
     }

@@ -32,8 +32,9 @@ impl Shard {
             self.put_line(&entry.event.metadata.namespace, line);
         }
         let settings = policy.select(&entry.event);
-        let record = RecordId(self.next_record);
+        let record = if entry.kind.folds() { self.outbox.digest_id() } else { RecordId(self.next_record) };
         self.next_record += 1;
+        self.explain.restore((record, entry.kind), &entry.event, entry.occurrences().total(), now);
         // After a client's DELETE without an answer, the next occurrence begins a new record.
         if !entry.kind.folds() && !entry.may_be_deleted {
             let secret = self.secret;
@@ -50,8 +51,6 @@ impl Shard {
                 namespace: namespace_tag(&entry.event.metadata.namespace),
             };
             correlator.remember(entry.key, observation, settings);
-            let occurrences = entry.occurrences().total();
-            self.explain.restore((record, entry.kind), &entry.event, occurrences, now);
             self.tracked_keys.replace(before, correlator.tracked_keys());
             self.trim();
         }

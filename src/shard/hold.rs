@@ -228,7 +228,7 @@ impl Held {
     /// Forgets the deleted record.
     pub fn forget(mut self) {
         if let Some(handle) = self.handle.take() {
-            let waiting = self.shards.with(self.shard, |shard, now| {
+            let waiting = self.settling(&handle, |shard, now| {
                 shard.forget_line(self.line);
                 shard.forget_record(&handle, now)
             });
@@ -240,7 +240,7 @@ impl Held {
     /// gone.
     pub fn doubt(mut self) {
         if let Some(handle) = self.handle.take() {
-            let waiting = self.shards.with(self.shard, |shard, now| shard.doubt(&handle, now));
+            let waiting = self.settling(&handle, |shard, now| shard.doubt(&handle, now));
             self.shards.dismiss(&waiting);
             self.shards.wake();
         }
@@ -249,9 +249,13 @@ impl Held {
     /// Follows a replacement of the record by `stored`; see [`Shard::follow`].
     pub fn follow(mut self, stored: &Event, line: Line) {
         if let Some(handle) = self.handle.take() {
-            self.shards.with(self.shard, |shard, now| shard.follow(&handle, stored, line, now));
+            self.settling(&handle, |shard, now| shard.follow(&handle, stored, line, now));
             self.shards.wake();
         }
+    }
+
+    fn settling<T>(&self, handle: &Handle, act: impl FnOnce(&mut Shard, Now) -> T) -> T {
+        self.shards.settling(self.shard, |shard| shard.event(handle.record), act)
     }
 }
 
@@ -266,9 +270,11 @@ impl Drop for Held {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
     use std::sync::Arc;
 
     use super::*;
+    use crate::clock::Clock;
     use crate::correlator::{KeySecret, Settings};
     use crate::outbox::{Answer, Applied, Fault, Request, Retry};
     use crate::shard;
@@ -365,6 +371,29 @@ mod tests {
         // With the message of the occurrence, which the replaced record's key does not determine.
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 13 && patch.message == "m"));
         assert!(shard.balance().is_exact());
+    }
+
+    /// Fault: the tap was silent about what no write of eventweir has settled.
+    #[test]
+    fn the_tap_reports_what_clients_delete_and_write() {
+        let clock = Clock::manual(1_000_000_000);
+        let settings = shard::Settings::default();
+        let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, KeySecret(1, 2), 1);
+        let mut lines = shards.tap().read();
+        let mut next = || lines.try_recv().map(|line| (line.verdict, line.why, line.occurrences)).ok();
+        let hold = || shards.hold(&event("a"), "a", Lead::Alias).unwrap();
+        shards.accept(event("a"), 2).unwrap();
+        hold().forget();
+        assert_eq!([next(), next()], [Some(("lost", "deleted", 2)), None]);
+        shards.accept(event("a"), 3).unwrap();
+        let mut stored = event("a");
+        (stored.count, stored.metadata.resource_version) = (3, "7".into());
+        hold().follow(&stored, Line::Created);
+        assert_eq!([next(), next()], [Some(("written", "", 3)), None]);
+        hold().forget();
+        shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1)).unwrap();
+        shards.learn(&Event { count: 1, ..stored });
+        assert_eq!([next(), next()], [Some(("written", "", 1)), None]);
     }
 
     /// Fault: the retry patched it again, and restored a record that another writer had deleted.

@@ -18,7 +18,7 @@ use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
 use crate::explain::Tap;
-use crate::ledger::{Balance, RejectReason};
+use crate::ledger::{Balance, LostReason, RejectReason};
 use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket, Write};
 
 /// LIMIT: events of a batch that are accepted under one lock, while all other callers wait for it.
@@ -115,7 +115,9 @@ impl Shards {
     /// Applies `event`, which the upstream holds; see [`Shard::learn`].
     pub fn learn(&self, event: &Event) {
         let policy = self.policy();
-        self.with(self.shard_of(event), |shard, now| shard.learn(event, now, &policy));
+        // A client may have written its occurrences itself.
+        let learned = |_: &Shard| Some(event.clone());
+        self.settling(self.shard_of(event), learned, |shard, now| shard.learn(event, now, &policy));
     }
 
     /// Applies the deletion of `event` from the upstream; see [`Shard::learn_gone`].
@@ -226,18 +228,8 @@ impl Shards {
 
     /// Applies the answer to a write of one shard, and notifies the clients that waited for it.
     pub fn settle(&self, index: usize, record: RecordId, answer: Answer) -> Settlement {
-        let unsettled = self.0.tap.is_read().then(|| self.look(index, |shard| shard.event(record))).flatten();
-        let settlement = self.with(index, |shard, now| shard.settle(record, answer, now));
-        if let Some(event) = unsettled {
-            let wall = || self.0.clock.now().wall;
-            match settlement.lost {
-                Some((reason, lost)) => self.0.tap.tell(&event, "lost", reason.label(), lost.total(), wall),
-                None if settlement.written.total() > 0 => {
-                    self.0.tap.tell(&event, "written", "", settlement.written.total(), wall);
-                }
-                None => {}
-            }
-        }
+        let settlement =
+            self.settling(index, |shard| shard.event(record), |shard, now| shard.settle(record, answer, now));
         if !settlement.resolved.is_empty() {
             let mut waiters = self.0.waiters.lock();
             for (ticket, fate) in &settlement.resolved {
@@ -278,6 +270,31 @@ impl Shards {
         let result = act(&mut shard, now);
         self.hand_on(&mut shard, now);
         result
+    }
+
+    /// Runs `act` on one shard, and reports to the tap which occurrences of the event are written or lost by it.
+    pub(super) fn settling<T>(
+        &self,
+        index: usize,
+        event: impl FnOnce(&Shard) -> Option<Event>,
+        act: impl FnOnce(&mut Shard, Now) -> T,
+    ) -> T {
+        let tap = &self.0.tap;
+        self.with(index, |shard, now| {
+            let Some(event) = tap.is_read().then(|| event(shard)).flatten() else { return act(shard, now) };
+            let before = shard.ledger.clone();
+            let result = act(shard, now);
+            let tell = |verdict, why, number| {
+                if number > 0 {
+                    tap.tell(&event, verdict, why, number, || now.wall);
+                }
+            };
+            tell("written", "", shard.ledger.total_written() - before.total_written());
+            for reason in LostReason::ALL {
+                tell("lost", reason.label(), shard.ledger.lost(reason) - before.lost(reason));
+            }
+            result
+        })
     }
 
     /// Returns the next request of one shard, if any.

@@ -3,7 +3,6 @@
 use std::hash::BuildHasher as _;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
 use axum::response::Response;
@@ -125,8 +124,6 @@ fn is_forwarded(method: &Method, answer: &Response) -> bool {
 /// make their clients post them again.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// Whether a name was ever inserted. Most processes insert none.
-    is_used: AtomicBool,
     hasher: RandomState,
     // LIMIT: `NAMES_MAX`.
     names: Mutex<LruCache<u64, ()>>,
@@ -135,14 +132,13 @@ pub(super) struct Names {
 impl Names {
     pub(super) fn new() -> Self {
         let names = Mutex::new(LruCache::unbounded());
-        Self { is_used: AtomicBool::new(false), hasher: RandomState::default(), names }
+        Self { hasher: RandomState::default(), names }
     }
 
     /// Inserts the name of the event in `body`.
     fn insert(&self, group: ApiGroup, namespace: &str, body: &[u8]) {
         let Some(name) = name_of(group, body).filter(|name| !name.is_empty()) else { return };
         let key = self.key(namespace, &name);
-        self.is_used.store(true, Ordering::Relaxed);
         let mut names = self.names.lock();
         names.put(key, ());
         if names.len() > NAMES_MAX.get() {
@@ -152,7 +148,7 @@ impl Names {
 
     /// Whether an event of this name was forwarded.
     fn contains(&self, namespace: &str, name: &str) -> bool {
-        self.is_used.load(Ordering::Relaxed) && self.names.lock().get(&self.key(namespace, name)).is_some()
+        self.names.lock().get(&self.key(namespace, name)).is_some()
     }
 
     fn remove(&self, namespace: &str, name: &str) {

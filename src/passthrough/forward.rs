@@ -17,7 +17,7 @@ use super::metrics::Kind;
 use super::{Passthrough, headers};
 use crate::server::{Peer, Place, Tunnel};
 use crate::status::Status;
-use crate::upstream::apiserver::{Outgoing, Seat, Unanswered};
+use crate::upstream::apiserver::{Outgoing, Seat};
 
 /// Seconds after which a client may try again.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -46,12 +46,15 @@ impl Passthrough {
                 metrics.count(kind);
                 Ok(self.answered(answer, place, Some(seat), is_watch))
             }
-            Err(fault) => {
-                metrics.count(Kind::Failed);
-                tracing::debug!(%fault, "a request could not be forwarded");
-                Err(unanswered(&fault).into())
-            }
+            Err(status) => Err(self.failed(status)),
         }
+    }
+
+    /// Counts a request that has no answer.
+    fn failed(&self, status: Box<Status>) -> Box<Status> {
+        self.0.metrics.count(Kind::Failed);
+        tracing::debug!(fault = status.message, "a request could not be forwarded");
+        status
     }
 
     /// Converts the apiserver's answer for the client.
@@ -97,11 +100,7 @@ impl Passthrough {
                 metrics.count(Kind::Forwarded);
                 self.answered(answer, place, None, false)
             }
-            Err(fault) => {
-                metrics.count(Kind::Failed);
-                tracing::debug!(%fault, "an upgrade could not be forwarded");
-                refusal(&unanswered(&fault))
-            }
+            Err(status) => refusal(&self.failed(status)),
         }
     }
 }
@@ -168,17 +167,6 @@ fn certificate_alone() -> Status {
     let message = "Unauthorized: eventweir forwards requests with the caller's token, and cannot do so with a client \
                    certificate; use a token, or reach the apiserver directly";
     Status::new(401, "Unauthorized", message)
-}
-
-/// Converts the fault of a request that the apiserver has not answered. Any client may repeat a 503, because the
-/// request was not sent.
-fn unanswered(fault: &Unanswered) -> Status {
-    let message = format!("eventweir: {fault}");
-    match fault {
-        Unanswered::Path(_) => Status::bad_request(message),
-        Unanswered::NotSent(_) => Status::new(503, "ServiceUnavailable", message).with_retry_after(RETRY_AFTER_SECONDS),
-        Unanswered::Lost(_) => Status::new(502, "ServiceUnavailable", message),
-    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use tower::BoxError;
 
 use super::connect::{Error, Settings, classify, config};
 use super::transport::{Connector, Protocols, Transport, connector, https_connector};
+use crate::status::Status;
 use crate::upstream::answer::Failure;
 
 /// LIMIT: concurrent requests of one HTTP/2 connection; further ones use the next connection. An API server allows 100,
@@ -60,20 +61,6 @@ pub struct Seat {
     lane: usize,
 }
 
-/// Why a request has no answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unanswered {
-    /// Its path is not valid for the API server.
-    #[error("the path cannot be forwarded: {0}")]
-    Path(String),
-    /// There was no connection, and nothing was sent.
-    #[error("the apiserver cannot be reached: {0}")]
-    NotSent(String),
-    /// The connection broke; the request may have been carried out.
-    #[error("the connection to the apiserver broke: {0}")]
-    Lost(String),
-}
-
 impl Forwarder {
     /// Reads the configuration of `settings`, without its credentials.
     ///
@@ -97,8 +84,9 @@ impl Forwarder {
     /// Forwards a request and waits for the head of the answer.
     ///
     /// # Errors
-    /// When there is no answer.
-    pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Unanswered> {
+    /// 400 for a path that is not valid for the API server; 503 if nothing was sent, so that any client may try again;
+    /// 502 if the connection broke.
+    pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
         self.0.address(&mut request)?;
         let seat = self.seat();
         let lane = &self.0.lanes[seat.lane];
@@ -110,8 +98,8 @@ impl Forwarder {
     /// Forwards a request for a protocol upgrade on a connection of its own, and waits for the head of the answer.
     ///
     /// # Errors
-    /// When there is no answer.
-    pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Unanswered> {
+    /// As [`Self::send`].
+    pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Box<Status>> {
         self.0.address(&mut request)?;
         self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))
     }
@@ -134,9 +122,9 @@ impl Forwarder {
 
 impl Inner {
     /// Addresses a request to the API server.
-    fn address(&self, request: &mut Request<Outgoing>) -> Result<(), Unanswered> {
-        let uri = at(&self.cluster, request.uri());
-        *request.uri_mut() = uri.map_err(|fault| Unanswered::Path(fault.to_string()))?;
+    fn address(&self, request: &mut Request<Outgoing>) -> Result<(), Box<Status>> {
+        let wrong = |fault| Status::bad_request(format!("eventweir: the path cannot be forwarded: {fault}"));
+        *request.uri_mut() = at(&self.cluster, request.uri()).map_err(wrong)?;
         Ok(())
     }
 }
@@ -162,11 +150,18 @@ impl Drop for Seat {
     }
 }
 
-fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Unanswered {
-    match classify(fault) {
-        Failure::NotSent(text) => Unanswered::NotSent(text),
-        failure => Unanswered::Lost(failure.words().to_owned()),
-    }
+/// Returns the refusal of a request that has no answer.
+fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Box<Status> {
+    Box::new(match classify(fault) {
+        Failure::NotSent(text) => {
+            let message = format!("eventweir: the apiserver cannot be reached: {text}");
+            Status::new(503, "ServiceUnavailable", message).with_retry_after(1)
+        }
+        failure => {
+            let message = format!("eventweir: the connection to the apiserver broke: {}", failure.words());
+            Status::new(502, "ServiceUnavailable", message)
+        }
+    })
 }
 
 #[cfg(test)]

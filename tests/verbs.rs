@@ -347,10 +347,7 @@ async fn a_watch_begins_with_existing_events_and_continues_with_later_changes() 
     let mut watch = Upstream::Embedded(embedded.clone()).watch(None, options).await.unwrap();
     let mut events = watch.next().await.unwrap();
     assert!(events.len() < all.len(), "not all at once");
-    let count = |event: &mut Event| {
-        event.count += 1;
-        Ok(())
-    };
+    let count = |event: &mut Event| event.count += 1;
     embedded.access(|store, now| {
         store.update("shop", "e0000", now, count).unwrap();
         store.update("shop", "e1199", now, count).unwrap();
@@ -459,12 +456,7 @@ async fn a_watch_that_is_cut_or_falls_behind_misses_and_duplicates_nothing() {
                     if store.create(event, now).is_err() && random.bool() {
                         store.delete("shop", &name, &DeleteOptions::default(), now).unwrap();
                     } else {
-                        store
-                            .update("shop", &name, now, |event| {
-                                event.count += 1;
-                                Ok(())
-                            })
-                            .unwrap();
+                        store.update("shop", &name, now, |event| event.count += 1).unwrap();
                     }
                 });
             }

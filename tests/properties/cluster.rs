@@ -151,10 +151,7 @@ impl Cluster {
             return Answer::Stored(stored);
         }
         // As a webhook does before the event is stored: no reader may see it in between.
-        let strip = |event: &mut Event| {
-            event.metadata.rare = None;
-            Ok(())
-        };
+        let strip = |event: &mut Event| event.metadata.rare = None;
         let stored = self.store.update(&stored.metadata.namespace, &stored.metadata.name, now, strip).unwrap();
         Answer::Stored(Box::new(stored))
     }

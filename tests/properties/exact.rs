@@ -136,7 +136,6 @@ fn storm(conditions: Conditions) {
             let (name, value, now) = (&rng.choice(events).unwrap().metadata.name, rng.u32(..), cluster.now());
             let label = |event: &mut Event| {
                 event.metadata.rare.get_or_insert_default().labels = [("a".into(), value.to_string().into())].into();
-                Ok(())
             };
             cluster.store.update("default", name, now, label).unwrap();
         }

@@ -113,7 +113,6 @@ impl World {
                                 let rare = event.metadata.rare.get_or_insert_default();
                                 rare.annotations.insert(claim.tag.clone(), claim.value.clone());
                             }
-                            Ok(())
                         });
                         let stored = stored.unwrap();
                         self.writes.push((self.now, group(&stored)));

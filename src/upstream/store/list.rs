@@ -36,9 +36,6 @@ impl Store {
         self.expire(now);
         let token = match options.continue_token.as_str() {
             "" => None,
-            _ if options.version != Version::Newest => {
-                return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
-            }
             text => Some(Token::parse(text)?),
         };
         let revision = match &token {

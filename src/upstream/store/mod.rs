@@ -138,28 +138,26 @@ impl Store {
         Ok((key, event))
     }
 
-    /// Changes an event in place, except for its name, namespace, uid, creationTimestamp and resourceVersion. A change
-    /// without an effect is not a write: the resourceVersion stays and the TTL is not renewed.
+    /// Changes an event in place; `change` leaves its name, namespace, uid and creationTimestamp. A change without an
+    /// effect is not a write: the resourceVersion stays and the TTL is not renewed.
     ///
     /// # Errors
-    /// 404 when the event is missing, and the errors of `change`, after which nothing is changed.
-    pub fn update<F>(&mut self, namespace: &str, name: &str, now: Now, change: F) -> Result<Event, Status>
-    where
-        F: FnOnce(&mut Event) -> Result<(), Status>,
-    {
+    /// 404 when the event is missing.
+    pub fn update(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        now: Now,
+        change: impl FnOnce(&mut Event),
+    ) -> Result<Event, Status> {
         self.expire(now);
         let key = key_of(namespace, name);
         let stored = self.events.get(&key).ok_or_else(|| Status::not_found("", "events", name))?;
-        // A copy, because `change` may fail.
+        // A copy, because lists and watches share the stored one.
         let mut event = Event::clone(&stored.event);
-        change(&mut event)?;
+        change(&mut event);
         event.type_meta = None;
-        let before = &stored.event.metadata;
-        event.metadata.name.clone_from(&before.name);
-        event.metadata.namespace.clone_from(&before.namespace);
-        event.metadata.uid.clone_from(&before.uid);
-        event.metadata.resource_version.clone_from(&before.resource_version);
-        event.metadata.creation_timestamp = before.creation_timestamp;
+        event.metadata.resource_version.clone_from(&stored.event.metadata.resource_version);
         event.metadata.managed_fields = None;
         if event == *stored.event {
             return Ok(single(&event));

@@ -36,23 +36,3 @@ impl Token {
 fn bad(fault: &dyn std::fmt::Display) -> Status {
     Status::bad_request(format!("continue: not a token of a list: {fault}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_decoded_as_they_were_encoded_and_others_are_refused() {
-        for revision in [Some(7), None] {
-            let token = Token { revision, remaining: Some(3), start: "shop/a\0".to_owned() };
-            assert_eq!(Token::parse(&token.to_text()), Ok(token));
-        }
-        let check = |text: &str, fault: &str| {
-            let status = Token::parse(text).unwrap_err();
-            assert_eq!(status.message, format!("continue: not a token of a list: {fault}"));
-        };
-        check("abc", "expected value at line 1 column 1");
-        check("a+b", "Invalid symbol 43, offset 1.");
-        check(&URL_SAFE_NO_PAD.encode(r#"{"revision":5}"#), "missing field `start` at line 1 column 14");
-    }
-}

@@ -27,11 +27,7 @@ fn seen(store: &mut Store, options: &WatchOptions, revision: u64, now: Now) -> (
 }
 
 fn set_type(store: &mut Store, name: &str, event_type: &str) {
-    let change = |event: &mut Event| {
-        event.event_type = event_type.into();
-        Ok(())
-    };
-    store.update("shop", name, at(0), change).unwrap();
+    store.update("shop", name, at(0), |event| event.event_type = event_type.into()).unwrap();
 }
 
 #[test]
@@ -131,7 +127,7 @@ fn every_operation_sees_expired_events_as_deleted() {
             store.patch("shop", "a", &patch, &options, now).is_err()
         }),
         ("create", |store, now| store.create(named("shop", "a"), now).is_ok()),
-        ("update", |store, now| store.update("shop", "a", now, |_| Ok(())).is_err()),
+        ("update", |store, now| store.update("shop", "a", now, |_| ()).is_err()),
         ("delete", |store, now| store.delete("shop", "a", &DeleteOptions::default(), now).is_err()),
         ("replace", |store, now| {
             let event = Event { count: 7, ..named("shop", "a") };

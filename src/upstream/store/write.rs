@@ -124,10 +124,7 @@ impl Store {
             self.remove(&key_of(namespace, name));
             return Ok(unstored(old, event));
         }
-        self.update(namespace, name, now, |stored| {
-            *stored = event;
-            Ok(())
-        })
+        self.update(namespace, name, now, |stored| *stored = event)
     }
 
     /// Drops every change but the newest, like a compaction of etcd at its newest revision.

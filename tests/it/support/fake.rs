@@ -259,10 +259,6 @@ impl FakeApiserver {
     pub(crate) fn change(&self, event: &Event, change: impl Fn(&mut Event)) {
         let mut state = self.0.lock();
         let now = state.clock.now();
-        let change = |event: &mut Event| {
-            change(event);
-            Ok(())
-        };
         state.store.update(&event.metadata.namespace, &event.metadata.name, now, change).unwrap();
     }
 

@@ -382,18 +382,13 @@ impl<'s> Sim<'s> {
             Act::Delete => drop(self.cluster.store.delete("default", &name, &DeleteOptions::default(), now).unwrap()),
             Act::Count => {
                 self.others += 1;
-                let count = |event: &mut Event| {
-                    event.count += 1;
-                    Ok(())
-                };
-                self.cluster.store.update("default", &name, now, count).unwrap();
+                self.cluster.store.update("default", &name, now, |event| event.count += 1).unwrap();
             }
             _ => {
                 let number = self.faults.to_string();
                 let label = |event: &mut Event| {
                     let rare = event.metadata.rare.get_or_insert_default();
                     rare.labels = [("a".into(), number.into())].into();
-                    Ok(())
                 };
                 self.cluster.store.update("default", &name, now, label).unwrap();
             }

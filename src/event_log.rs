@@ -35,13 +35,6 @@ struct Handle {
     left_out: IntCounter,
 }
 
-/// The receiving end, which writes the lines to the target.
-#[derive(Debug)]
-pub struct Writer {
-    target: Target,
-    lines: mpsc::Receiver<Vec<u8>>,
-}
-
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Line<'a> {
@@ -69,18 +62,22 @@ impl EventLog {
         Self(None)
     }
 
-    /// Creates a log to `target`; run the [`Writer`].
+    /// Creates a log, and the task that writes its lines to `target` until every handle is dropped. The task ends with an
+    /// error when the target cannot be opened or written.
     ///
     /// # Errors
     /// When the registry already has a metric of its name.
-    pub fn new(target: Target, registry: &Registry) -> Result<(Self, Writer), prometheus::Error> {
+    pub fn new(
+        target: Target,
+        registry: &Registry,
+    ) -> Result<(Self, impl Future<Output = std::io::Result<()>> + use<>), prometheus::Error> {
         let left_out = IntCounter::new(
             "eventweir_event_log_left_out_lines_total",
             "Lines of the event log that were left out because it could not be written fast enough.",
         )?;
         registry.register(Box::new(left_out.clone()))?;
         let (sender, lines) = mpsc::channel(QUEUE);
-        Ok((Self(Some(Handle { lines: sender, left_out })), Writer { target, lines }))
+        Ok((Self(Some(Handle { lines: sender, left_out })), write(target, lines)))
     }
 
     /// Whether there is a log.
@@ -114,18 +111,12 @@ impl EventLog {
     }
 }
 
-impl Writer {
-    /// Writes lines until every handle is dropped.
-    ///
-    /// # Errors
-    /// When the target cannot be opened or written.
-    pub async fn run(self) -> std::io::Result<()> {
-        match self.target {
-            Target::Stdout => write_all(self.lines, tokio::io::stdout()).await,
-            Target::File(path) => {
-                let file = tokio::fs::OpenOptions::new().create(true).append(true).open(path).await?;
-                write_all(self.lines, file).await
-            }
+async fn write(target: Target, lines: mpsc::Receiver<Vec<u8>>) -> std::io::Result<()> {
+    match target {
+        Target::Stdout => write_all(lines, tokio::io::stdout()).await,
+        Target::File(path) => {
+            let file = tokio::fs::OpenOptions::new().create(true).append(true).open(path).await?;
+            write_all(lines, file).await
         }
     }
 }

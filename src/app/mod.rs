@@ -342,7 +342,7 @@ impl App {
         };
         let (log, writer) = EventLog::new(target, &self.registry)?;
         self.tasks.spawn(async move {
-            if let Err(error) = writer.run().await {
+            if let Err(error) = writer.await {
                 tracing::error!(to, %error, "the event log cannot be written; all further lines are left out");
             }
         });

@@ -129,7 +129,7 @@ impl Server {
                     let value: Value = serde_json::from_slice(&line).unwrap_or_default();
                     match output {
                         Format::Json => print(&String::from_utf8_lossy(&line))?,
-                        Format::Yaml => print(&tap_document(&value))?,
+                        Format::Yaml => print(&yaml_document(&value))?,
                         Format::Table => print(&tap_line(&value).unwrap_or_default())?,
                     }
                 }
@@ -157,8 +157,8 @@ fn over_socket(config: &kube::Config, path: PathBuf) -> kube::Result<kube::Clien
     Ok(kube::Client::new(service, &config.default_namespace))
 }
 
-/// Formats a line of the tap as a YAML document.
-fn tap_document(line: &Value) -> String {
+/// Formats a document as one of several in YAML.
+fn yaml_document(line: &Value) -> String {
     format!("---\n{}", serde_saphyr::to_string(line).unwrap_or_default())
 }
 
@@ -198,12 +198,16 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         ("reason", reason),
     ];
     runtime.block_on(async {
-        let replicas = Replicas::ask(&explain.remote, &query).await?;
-        for (server, document) in &replicas.answers {
-            print(&replicas.shown(server, document, explain.output))?;
+        let (mut answers, silent) = ask_all(&explain.remote, &query).await?;
+        let knows = |(_, document): &(Server, Value)| !document["objects"][0].is_null();
+        let is_known = answers.iter().any(knows);
+        answers.retain(|answer| !is_known || knows(answer));
+        for (server, document) in &answers {
+            let url = Some(&*server.url).filter(|_| explain.remote.server.len() > 1);
+            print(&shown(url, document.clone(), explain.output))?;
         }
-        let Some((server, document)) = replicas.answers.first().filter(|_| replicas.know || explain.follow) else {
-            return Err(replicas.silent.unwrap_or(Error::NothingKnown));
+        let Some((server, document)) = answers.first().filter(|_| is_known || explain.follow) else {
+            return Err(silent.unwrap_or(Error::NothingKnown));
         };
         if !explain.follow {
             return Ok(());
@@ -225,58 +229,35 @@ fn followed(explain: &Explain, first: &Value) -> Option<String> {
     known.or_else(|| explain.object.clone())
 }
 
-/// The answers of one or more replicas about an object.
-struct Replicas {
-    /// Answers of those that know the object; of all, if none does.
-    answers: Vec<(Server, Value)>,
-    /// Whether any replica knows the object.
-    know: bool,
-    /// Whether there is more than one replica.
-    are_several: bool,
-    /// Error of the last replica that did not answer.
-    silent: Option<Error>,
-}
-
-impl Replicas {
-    async fn ask(remote: &Remote, query: &[(&str, &str)]) -> Result<Self, Error> {
-        let are_several = remote.server.len() > 1;
-        let mut replicas = Self { answers: Vec::new(), know: false, are_several, silent: None };
-        for url in &remote.server {
-            let server = Server::connect(url, remote)?;
-            match server.document("explain", query).await {
-                Ok(document) => replicas.answers.push((server, document)),
-                // Another replica may know the object.
-                Err(error) => {
-                    if are_several {
-                        drop(writeln!(std::io::stderr(), "{error}"));
-                    }
-                    replicas.silent = Some(error);
+/// Returns the replicas' answers, and the error of the last one that did not answer.
+async fn ask_all(remote: &Remote, query: &[(&str, &str)]) -> Result<(Vec<(Server, Value)>, Option<Error>), Error> {
+    let (mut answers, mut silent) = (Vec::new(), None);
+    for url in &remote.server {
+        let server = Server::connect(url, remote)?;
+        match server.document("explain", query).await {
+            Ok(document) => answers.push((server, document)),
+            // Another replica may know the object.
+            Err(error) => {
+                if remote.server.len() > 1 {
+                    drop(writeln!(std::io::stderr(), "{error}"));
                 }
+                silent = Some(error);
             }
         }
-        let knows = |(_, document): &(Server, Value)| !document["objects"][0].is_null();
-        replicas.know = replicas.answers.iter().any(knows);
-        replicas.answers.retain(|answer| !replicas.know || knows(answer));
-        Ok(replicas)
     }
+    Ok((answers, silent))
+}
 
-    /// Formats one answer, with the server's address if there are several.
-    fn shown(&self, server: &Server, document: &Value, output: Format) -> String {
-        let mut document = document.clone();
-        if self.are_several && output != Format::Table {
-            document["server"] = server.url.clone().into();
-        }
-        let heading = match output {
-            Format::Yaml if self.are_several => "---\n".to_owned(),
-            Format::Table if self.are_several => format!("{}\n", server.url),
-            Format::Json | Format::Yaml | Format::Table => String::new(),
-        };
-        let text = match output {
-            Format::Json => format!("{document:#}\n"),
-            Format::Yaml => serde_saphyr::to_string(&document).unwrap_or_default(),
-            Format::Table => explained(&document),
-        };
-        heading + &text
+/// Formats one answer, with the server's address if there are several.
+fn shown(url: Option<&str>, mut document: Value, output: Format) -> String {
+    if let Some(url) = url.filter(|_| output != Format::Table) {
+        document["server"] = url.into();
+    }
+    match output {
+        Format::Json => format!("{document:#}\n"),
+        Format::Yaml if url.is_some() => yaml_document(&document),
+        Format::Yaml => serde_saphyr::to_string(&document).unwrap_or_default(),
+        Format::Table => url.map(|url| format!("{url}\n")).unwrap_or_default() + &explained(&document),
     }
 }
 
@@ -476,7 +457,7 @@ mod tests {
     #[test]
     fn a_line_of_the_tap_is_one_yaml_document() {
         assert_eq!(
-            tap_document(&json!({ "verdict": "counted", "occurrences": 2 })),
+            yaml_document(&json!({ "verdict": "counted", "occurrences": 2 })),
             "---\nverdict: counted\noccurrences: 2\n"
         );
     }

@@ -1,15 +1,13 @@
 //! `demo`: simulates a generated hour with client-go's correlator and with eventweir's defaults.
 
-use std::collections::BTreeMap;
-
 use smol_str::{SmolStr, format_smolstr};
 
 use super::replay::compare;
-use super::report::{Compared, draw, length, plural, summary, thousands, totals};
+use super::report::{Compared, Total, draw, length, plural, summary, sums, thousands, totals};
 use super::{Error, print, table};
 use crate::cli::Demo;
 use crate::event::{Event, ObjectReference};
-use crate::replay::{Comparison, Fate, Until};
+use crate::replay::{Comparison, Fact, Until};
 
 /// 2026-03-01T08:00:00Z, where the simulated hour begins.
 const START: i64 = 1_772_352_000;
@@ -51,27 +49,17 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
 
 /// Renders a row per reason on objects of this kind: what each correlator shows at `end`, and with how many writes.
 fn rows(comparison: &Comparison, kind: &str, end: i64) -> String {
-    let columns: Vec<Vec<Fate>> = comparison.columns.iter().map(|column| column.fates()).collect();
-    let mut reasons = BTreeMap::<SmolStr, (u64, Vec<Fate>)>::new();
-    let facts = comparison.facts().iter().enumerate();
-    for (number, (fact, sent)) in facts.filter(|(_, (fact, _))| fact.kind == kind) {
-        let none = || (0, vec![Fate::default(); columns.len()]);
-        let (total, fates) = reasons.entry(fact.reason.clone()).or_insert_with(none);
-        *total += sent.number;
-        fates.iter_mut().zip(&columns).for_each(|(fate, column)| fate.add(&column[number]));
-    }
-    let rows: Vec<_> = reasons
-        .into_iter()
-        .map(|(reason, (sent, fates))| {
-            let mut row = vec![reason.to_string(), sent.to_string()];
-            for fate in fates {
-                let minutes = |newest: i64| ((end - newest) / 60_000_000_000).to_string();
-                let age = fate.newest_shown.map_or_else(|| "-".to_owned(), minutes);
-                row.extend([fate.shown.to_string(), age, fate.writes.to_string()]);
-            }
-            row
-        })
-        .collect();
+    let reason = |fact: &Fact| (fact.kind == kind).then(|| fact.reason.clone());
+    let reasons = sums(comparison, &comparison.columns, reason).into_iter().map(|(reason, sums)| {
+        let mut row = vec![reason.to_string(), sums.sent.to_string()];
+        for Total { fate, .. } in sums.totals {
+            let minutes = |newest: i64| ((end - newest) / 60_000_000_000).to_string();
+            let age = fate.newest_shown.map_or_else(|| "-".to_owned(), minutes);
+            row.extend([fate.shown.to_string(), age, fate.writes.to_string()]);
+        }
+        row
+    });
+    let rows: Vec<_> = reasons.collect();
     let headings = ["reason", "sent", "client-go", "age", "writes", "eventweir", "age", "writes"];
     table::render(&headings, 1, &rows)
 }
@@ -79,7 +67,7 @@ fn rows(comparison: &Comparison, kind: &str, end: i64) -> String {
 fn conclusion(compared: &Compared) -> String {
     let comparison = &compared.comparison;
     let end = comparison.span().map_or(0, |(_, end)| end);
-    let (_, totals) = totals(compared);
+    let totals = totals(compared).totals;
     let (sent, client_go, ours) = (comparison.sent(), totals[0].fate, totals[1].fate);
     let text = format!(
         "{}: {} writes with client-go, {} with eventweir, {} without a correlator ({:.0} % fewer). \

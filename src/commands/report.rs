@@ -10,7 +10,7 @@ use smol_str::{SmolStr, format_smolstr};
 use super::{Error, print, suggest, table};
 use crate::cli::{By, Output, Report, Sort};
 use crate::event::Time;
-use crate::replay::{Comparison, Fact, Fate, Sent};
+use crate::replay::{Comparison, Fact, Fate, Sent, Simulation};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -27,15 +27,6 @@ pub(super) struct Compared {
     pub(super) bad: u64,
     /// Notes about the input, for the reader.
     pub(super) notes: Vec<String>,
-}
-
-/// Facts that share one row.
-#[derive(Default)]
-struct Row {
-    sent: u64,
-    fates: Vec<Fate>,
-    /// Longest time until a fact was shown, or until the end.
-    wait: i64,
 }
 
 /// Prints a comparison in the format of its flags.
@@ -66,7 +57,7 @@ fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
     facts.map(|(number, (fact, sent))| (&**fact, *sent, of(number))).collect()
 }
 
-/// The sums of one column.
+/// What became of the occurrences of some facts in one simulation.
 pub(super) struct Total {
     pub(super) fate: Fate,
     pub(super) unseen: usize,
@@ -77,29 +68,67 @@ pub(super) struct Total {
 }
 
 impl Total {
-    /// The total of no facts.
-    pub(super) fn none() -> Self {
-        Self { fate: Fate::default(), unseen: 0, wait: Some(0), behind: 0 }
-    }
-
-    /// Adds a fact to the total.
-    pub(super) fn add(&mut self, sent: &Sent, fate: &Fate) {
+    fn add(&mut self, sent: &Sent, fate: &Fate) {
         self.fate.add(fate);
         self.unseen += usize::from(fate.shown == 0);
         self.wait = self.wait.zip(fate.first_shown).map(|(wait, shown)| wait.max(shown - sent.first));
         self.behind = self.behind.max(fate.newest_shown.map_or(0, |newest| sent.newest - newest));
     }
+
+    /// Returns the longest wait; a fact that is never shown waits forever.
+    pub(super) fn wait(&self) -> i64 {
+        self.wait.unwrap_or(i64::MAX)
+    }
+
+    pub(super) fn wait_text(&self) -> String {
+        self.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND))
+    }
 }
 
-/// Returns the number of facts, and the totals of each column.
-pub(super) fn totals(compared: &Compared) -> (usize, Vec<Total>) {
-    let fates = fates(compared);
-    let of = |column: usize| {
-        let mut total = Total::none();
-        fates.iter().for_each(|(_, sent, fates)| total.add(sent, &fates[column]));
-        total
-    };
-    (fates.len(), (0..compared.names.len()).map(of).collect())
+/// The sums of some facts.
+pub(super) struct Sums {
+    pub(super) sent: u64,
+    facts: usize,
+    /// One per simulation.
+    pub(super) totals: Vec<Total>,
+}
+
+impl Sums {
+    fn none(simulations: &[Simulation]) -> Self {
+        let total = |_| Total { fate: Fate::default(), unseen: 0, wait: Some(0), behind: 0 };
+        Self { sent: 0, facts: 0, totals: simulations.iter().map(total).collect() }
+    }
+
+    /// Returns the sums in the last simulation, which is ours.
+    fn ours(&self) -> &Total {
+        &self.totals[self.totals.len() - 1]
+    }
+}
+
+/// Sums up the facts that share a key; those without one are left out.
+pub(super) fn sums<K: Ord>(
+    comparison: &Comparison,
+    simulations: &[Simulation],
+    key: impl Fn(&Fact) -> Option<K>,
+) -> BTreeMap<K, Sums> {
+    let fates: Vec<Vec<Fate>> = simulations.iter().map(Simulation::fates).collect();
+    let mut sums = BTreeMap::new();
+    for (number, (fact, sent)) in comparison.facts().iter().enumerate().filter(|(_, (_, sent))| sent.number > 0) {
+        let Some(key) = key(fact) else { continue };
+        let sum = sums.entry(key).or_insert_with(|| Sums::none(simulations));
+        sum.sent += sent.number;
+        sum.facts += 1;
+        for (total, fates) in sum.totals.iter_mut().zip(&fates) {
+            total.add(sent, &fates.get(number).copied().unwrap_or_default());
+        }
+    }
+    sums
+}
+
+/// Returns the sums of all facts in each column.
+pub(super) fn totals(compared: &Compared) -> Sums {
+    let Comparison { columns, .. } = &compared.comparison;
+    sums(&compared.comparison, columns, |_| Some(())).remove(&()).unwrap_or_else(|| Sums::none(columns))
 }
 
 /// Renders the totals of the columns, beside those of a client without a correlator.
@@ -123,7 +152,7 @@ pub(super) fn summary(compared: &Compared) -> String {
         clock(to, from)
     ));
     text.push_str("\n\n");
-    let (facts, totals) = totals(compared);
+    let Sums { facts, totals, .. } = totals(compared);
     let mut headings = vec!["", "no correlator"];
     let names = short_names(compared);
     headings.extend(names.iter().map(String::as_str));
@@ -146,9 +175,7 @@ pub(super) fn summary(compared: &Compared) -> String {
     row("facts never shown", format!("0 of {}", thousands(facts as u64)), &|total| {
         format!("{} of {}", thousands(total.unseen as u64), thousands(facts as u64))
     });
-    row("longest wait", "0s".to_owned(), &|total| {
-        total.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND))
-    });
+    row("longest wait", "0s".to_owned(), &Total::wait_text);
     row("newest behind by", "0s".to_owned(), &|total| length(total.behind / SECOND));
     text.push_str(&table::render(&headings, 1, &rows));
     text
@@ -194,39 +221,31 @@ fn never_shown(compared: &Compared, top: usize) -> String {
 }
 
 fn rows(compared: &Compared, flags: &Report) -> String {
-    let mut groups = BTreeMap::<SmolStr, Row>::new();
-    for (fact, sent, fates) in fates(compared) {
-        let key = match flags.by {
-            By::Object => object(fact),
-            By::Reason => fact.reason.clone(),
-            By::Component => fact.component.clone(),
-            By::Namespace => fact.namespace.clone(),
-            By::Type => fact.event_type.clone(),
-        };
-        let row = groups.entry(key).or_default();
-        row.sent += sent.number;
-        let shown = fates.last().and_then(|fate| fate.first_shown).unwrap_or(compared.until);
-        row.wait = row.wait.max(shown - sent.first);
-        row.fates.resize(fates.len(), Fate::default());
-        row.fates.iter_mut().zip(&fates).for_each(|(row, fate)| row.add(fate));
-    }
-    let mut rows: Vec<(SmolStr, Row)> = groups.into_iter().collect();
+    let by = |fact: &Fact| match flags.by {
+        By::Object => object(fact),
+        By::Reason => fact.reason.clone(),
+        By::Component => fact.component.clone(),
+        By::Namespace => fact.namespace.clone(),
+        By::Type => fact.event_type.clone(),
+    };
+    let comparison = &compared.comparison;
+    let mut rows: Vec<_> = sums(comparison, &comparison.columns, |fact| Some(by(fact))).into_iter().collect();
     // Rows in which two configurations do the same are left out.
     let names = short_names(compared);
     if let [_, first, second] = &*names {
         let all = rows.len();
-        rows.retain(|(_, row)| row.fates[1] != row.fates[2]);
+        rows.retain(|(_, row)| row.totals[1].fate != row.totals[2].fate);
         if rows.is_empty() {
             return format!("\n{first} and {second} do the same with all {all} rows.\n");
         }
     }
-    let ours = |row: &Row| row.fates.last().copied().unwrap_or_default();
     rows.sort_by_key(|(_, row)| {
+        let Total { fate, .. } = row.ours();
         std::cmp::Reverse(match flags.sort {
-            Sort::Writes => ours(row).writes,
+            Sort::Writes => fate.writes,
             Sort::Sent => row.sent,
-            Sort::Lost => ours(row).lost + ours(row).rejected,
-            Sort::Wait => row.wait.unsigned_abs(),
+            Sort::Lost => fate.lost + fate.rejected,
+            Sort::Wait => row.ours().wait().unsigned_abs(),
             Sort::Name => 0,
         })
     });
@@ -242,13 +261,13 @@ fn rows(compared: &Compared, flags: &Report) -> String {
         .iter()
         .take(limit(flags.top))
         .map(|(name, row)| {
-            let fate = ours(row);
+            let Total { fate, .. } = row.ours();
             let mut cells = vec![name.to_string(), thousands(row.sent)];
-            cells.extend(row.fates.iter().map(|fate| thousands(fate.writes)));
+            cells.extend(row.totals.iter().map(|total| thousands(total.fate.writes)));
             cells.push(percent(row.sent, fate.writes));
             if is_wide {
                 cells.extend([fate.shown, fate.waiting, fate.lost, fate.rejected].map(thousands));
-                cells.push(length(row.wait / SECOND));
+                cells.push(row.ours().wait_text());
             }
             cells
         })
@@ -288,7 +307,7 @@ pub(super) fn seconds(nanos: i64) -> f64 {
 fn json_document(compared: &Compared) -> Value {
     let comparison = &compared.comparison;
     let (from, to) = comparison.span().unwrap_or_default();
-    let (facts, totals) = totals(compared);
+    let Sums { facts, totals, .. } = totals(compared);
     let minutes = |minutes: &BTreeMap<i64, u64>| {
         minutes.iter().map(|(minute, number)| json!([minute, number])).collect::<Vec<_>>()
     };
@@ -341,8 +360,7 @@ fn svg(compared: &Compared) -> String {
         @media(prefers-color-scheme:dark){text{fill:#ddd}.c0{stroke:#aaa}.c1{stroke:#f0a050}.c2{stroke:#5ab4f0}.c3{stroke:#c58ae0}}";
     let comparison = &compared.comparison;
     let mut lines = vec![("no correlator", comparison.sent(), comparison.sent_per_minute())];
-    let (_, totals) = totals(compared);
-    for ((name, column), total) in compared.names.iter().zip(&comparison.columns).zip(&totals) {
+    for ((name, column), total) in compared.names.iter().zip(&comparison.columns).zip(&totals(compared).totals) {
         lines.push((name, total.fate.writes, column.writes_per_minute()));
     }
     let last = lines.iter().filter_map(|(_, _, minutes)| minutes.keys().next_back()).max().copied().unwrap_or(0).max(1);

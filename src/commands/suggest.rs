@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use super::report::{Compared, Total, length, seconds, thousands};
+use super::report::{Compared, Total, length, seconds, sums, thousands};
 use super::table::{WIDTH, cut};
-use crate::replay::{Simulation, Trial};
+use crate::replay::{Fact, Simulation, Trial};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -36,9 +36,7 @@ struct Suggestion {
 
 /// Returns how much a rule helps; `None` if it does not, or hides a fact.
 fn gain(rule: Trial, before: &Total, after: &Total) -> Option<i64> {
-    // A fact that is never shown waits forever.
-    let wait = |total: &Total| total.wait.unwrap_or(i64::MAX);
-    let shorter = wait(before).saturating_sub(wait(after));
+    let shorter = before.wait().saturating_sub(after.wait());
     let fewer = before.fate.writes.saturating_sub(after.fate.writes);
     let (helps, gain) = match rule {
         Trial::ReasonInSpamKey => (shorter >= SHORT_WAIT, shorter),
@@ -50,14 +48,11 @@ fn gain(rule: Trial, before: &Total, after: &Total) -> Option<i64> {
     (helps && after.unseen <= before.unseen).then_some(gain)
 }
 
-/// Sums up the fates of the facts per component.
+/// Sums up the facts of each component.
 fn by_component(compared: &Compared, simulation: &Simulation) -> BTreeMap<SmolStr, Total> {
-    let mut components = BTreeMap::new();
-    let facts = compared.comparison.facts().iter().zip(simulation.fates());
-    for ((fact, sent), fate) in facts.filter(|((fact, _), _)| !fact.component.is_empty()) {
-        components.entry(fact.component.clone()).or_insert_with(Total::none).add(sent, &fate);
-    }
-    components
+    let component = |fact: &Fact| Some(fact.component.clone()).filter(|component| !component.is_empty());
+    let components = sums(&compared.comparison, std::slice::from_ref(simulation), component).into_iter();
+    components.filter_map(|(component, mut sums)| Some((component, sums.totals.pop()?))).collect()
 }
 
 fn suggestions(compared: &Compared) -> Vec<Suggestion> {
@@ -105,14 +100,13 @@ fn writes(compared: &Compared, suggestion: &Suggestion) -> (u64, u64) {
 /// Returns the suggestions as text; empty if no rule helps.
 pub(super) fn text(compared: &Compared) -> String {
     let mut text = String::new();
-    let wait = |total: &Total| total.wait.map_or_else(|| "never".to_owned(), |wait| length(wait / SECOND));
     for suggestion in suggestions(compared) {
         let Suggestion { rule, component, config, before, after } = &suggestion;
         let (with, without) = writes(compared, &suggestion);
         let sign = if with < without { '-' } else { '+' };
         let (with, difference) = (thousands(with), thousands(with.abs_diff(without)));
         let effect = match rule {
-            Trial::ReasonInSpamKey => format!("longest wait {} instead of {}", wait(after), wait(before)),
+            Trial::ReasonInSpamKey => format!("longest wait {} instead of {}", after.wait_text(), before.wait_text()),
             Trial::SmallBudget => {
                 let [after, before] = [after, before].map(|total| length(total.behind / SECOND));
                 format!("newest behind by {after}, not {before}")

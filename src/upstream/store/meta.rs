@@ -45,33 +45,19 @@ pub(super) fn drop_server_owned(metadata: &mut ObjectMeta) {
     }
 }
 
-/// Copies the fields that a PUT cannot change from the old object, so that a difference in them alone is no change.
+/// Copies the fields that a PUT or a PATCH cannot change from the old object, so that a difference in them alone is no
+/// change. Another uid and new times of deletion are kept for validation to refuse.
 pub(super) fn keep_server_owned(new: &mut ObjectMeta, old: &ObjectMeta) {
-    new.uid.clone_from(&old.uid);
+    if new.uid.is_empty() {
+        new.uid.clone_from(&old.uid);
+    }
     new.creation_timestamp = old.creation_timestamp;
     let none = RareMeta::default();
     let kept = old.rare.as_deref().unwrap_or(&none);
     new.change_rare(|rare| {
         rare.self_link = SmolStr::default();
         rare.generation = kept.generation;
-        rare.deletion_timestamp = kept.deletion_timestamp;
-        rare.deletion_grace_period_seconds = kept.deletion_grace_period_seconds;
-    });
-}
-
-/// The same for a PATCH. The uid and the times of deletion that the patch set are kept for validation to refuse: before
-/// the patch they were the stored ones.
-pub(super) fn keep_server_owned_of_patched(new: &mut ObjectMeta, old: &ObjectMeta) {
-    let uid = new.uid.clone();
-    let rare = new.rare.as_deref();
-    let deletion_timestamp = rare.and_then(|rare| rare.deletion_timestamp);
-    let grace_period = rare.and_then(|rare| rare.deletion_grace_period_seconds);
-    keep_server_owned(new, old);
-    if !uid.is_empty() {
-        new.uid = uid;
-    }
-    new.change_rare(|rare| {
-        rare.deletion_timestamp = rare.deletion_timestamp.or(deletion_timestamp);
-        rare.deletion_grace_period_seconds = grace_period.or(rare.deletion_grace_period_seconds);
+        rare.deletion_timestamp = kept.deletion_timestamp.or(rare.deletion_timestamp);
+        rare.deletion_grace_period_seconds = rare.deletion_grace_period_seconds.or(kept.deletion_grace_period_seconds);
     });
 }

@@ -30,23 +30,27 @@ impl Store {
         let stored = self.events.get(&key).ok_or_else(|| Status::not_found("", "events", name))?;
         check_preconditions(options, name, &stored.event)?;
         let gone = Deleted::Gone(stored.event.metadata.uid.clone());
+        // COMPAT(apiserver): the garbage collector's finalizers hold nothing back, because events have no dependents.
+        let is_held = |finalizer: &SmolStr| !matches!(finalizer.as_str(), "orphan" | "foregroundDeletion");
         let rare = stored.event.metadata.rare.as_deref();
-        if rare.is_none_or(|rare| rare.finalizers.is_empty()) {
+        let Some(rare) = rare.filter(|rare| rare.finalizers.iter().any(is_held)) else {
             if !options.dry_run {
                 self.remove(&key);
             }
             return Ok(gone);
-        }
-        if rare.is_some_and(|rare| rare.deletion_timestamp.is_some()) || options.dry_run {
+        };
+        if rare.deletion_timestamp.is_some() {
             return Ok(Deleted::Marked(Box::new(single(&stored.event))));
         }
         // A copy, because the stored one is shared with lists and watches.
-        let mut event = Event::clone(&stored.event);
+        let old = Arc::clone(&stored.event);
+        let mut event = Event::clone(&old);
         let rare = event.metadata.rare.get_or_insert_default();
+        rare.finalizers.retain(is_held);
         rare.deletion_timestamp = Some(Time::from_unix_nanos(now.wall));
         rare.deletion_grace_period_seconds = Some(0);
-        let stored = self.put(key, event, now);
-        Ok(Deleted::Marked(Box::new(single(&stored))))
+        let event = if options.dry_run { unstored(&old, event) } else { single(&self.put(key, event, now)) };
+        Ok(Deleted::Marked(Box::new(event)))
     }
 
     /// Replaces the event of the same name, or creates it if it is missing.
@@ -106,7 +110,7 @@ impl Store {
         if stated != 0 && stated != revision {
             return Err(Status::outdated(group.name(), name));
         }
-        meta::keep_server_owned_of_patched(&mut event.metadata, &old.metadata);
+        meta::keep_server_owned(&mut event.metadata, &old.metadata);
         validate::update(group, &old, &event).map_err(|status| *status)?;
         let event = if options.dry_run { unstored(&old, event) } else { self.exchange(&old, event, now)? };
         Ok(Patched { event, warnings })
@@ -144,7 +148,9 @@ fn version(text: &str) -> Result<u64, Status> {
     if text.is_empty() {
         return Ok(0);
     }
-    text.parse().map_err(|_fault| Status::new(500, "", format!("the resourceVersion {text:?} is not a number")))
+    // Go reads no sign here.
+    let number = text.parse().ok().filter(|_| !text.starts_with('+'));
+    number.ok_or_else(|| Status::new(500, "", format!("the resourceVersion {text:?} is not a number")))
 }
 
 fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Result<(), Status> {

@@ -166,6 +166,9 @@ fn no_write_sets_what_the_server_owns() {
     let mut wanted = Event { count: 2, ..claimed("a") };
     wanted.metadata.creation_timestamp = Some(Time(9));
     wanted.metadata.rare.get_or_insert_default().generation = 8;
+    assert_eq!(code(store.replace(wanted.clone(), &put(), at(1))), Some(422), "times of deletion");
+    let rare = wanted.metadata.rare.get_or_insert_default();
+    (rare.deletion_timestamp, rare.deletion_grace_period_seconds) = (None, None);
     let replaced = store.replace(wanted, &put(), at(1)).unwrap().event;
     assert!(is_clean(&replaced), "{replaced:?}");
     assert_eq!(replaced.metadata.creation_timestamp, created.metadata.creation_timestamp);

@@ -115,6 +115,8 @@ impl<'q> Parameters<'q> {
     fn version(&self) -> Result<u64, Status> {
         match self.text(VERSION) {
             "" => Ok(0),
+            // Go reads no sign here.
+            signed if signed.starts_with('+') => Err(not_whole(VERSION, signed)),
             text => whole(VERSION, text),
         }
     }
@@ -130,7 +132,11 @@ pub(super) fn pairs(query: Option<&str>) -> impl Iterator<Item = (Cow<'_, str>, 
 }
 
 fn whole<N: FromStr>(name: &str, text: &str) -> Result<N, Status> {
-    text.parse().map_err(|_not_whole| Status::bad_request(format!("{name}: {text:?} is not a whole number in range")))
+    text.parse().map_err(|_fault| not_whole(name, text))
+}
+
+fn not_whole(name: &str, text: &str) -> Status {
+    Status::bad_request(format!("{name}: {text:?} is not a whole number in range"))
 }
 
 /// Whether the query of a LIST asks for a watch.
@@ -252,20 +258,22 @@ fn check_list(parameters: &Parameters<'_>) -> Result<(), Status> {
     faults.refuse("ListOptions")
 }
 
-/// Parses the options of a watch.
+/// Parses the options of a watch. COMPAT(apiserver): on the old path, without `watch`, they are those of a list.
 pub(super) fn of_watch(group: ApiGroup, query: Option<&str>) -> Result<WatchOptions, Status> {
     let parameters = Parameters::of(query);
     // COMPAT(apiserver): a watch ignores the limit, but it must be a number.
     parameters.number("limit")?;
     let timeout = parameters.number("timeoutSeconds")?;
     let label_selector = LabelSelector::parse(parameters.text("labelSelector"))?;
-    check_watch(&parameters)?;
+    let is_stated = parameters.truth("watch").unwrap_or(false);
+    let check = if is_stated { check_watch } else { check_list };
+    check(&parameters)?;
     Ok(WatchOptions {
         field_selector: FieldSelector::parse(parameters.text("fieldSelector"), group)?,
         label_selector,
         resource_version: parameters.version()?,
         send_initial_events: parameters.truth("sendInitialEvents"),
-        bookmarks: parameters.truth("allowWatchBookmarks").unwrap_or(false),
+        bookmarks: is_stated && parameters.truth("allowWatchBookmarks").unwrap_or(false),
         timeout_seconds: timeout.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0),
     })
 }
@@ -299,7 +307,11 @@ fn check_watch(parameters: &Parameters<'_>) -> Result<(), Status> {
 
 /// Parses the minimum version of a GET; 0 for any.
 pub(super) fn version_of_get(query: Option<&str>) -> Result<u64, Status> {
-    Parameters::of(query).version()
+    let parameters = Parameters::of(query);
+    if parameters.truth("export") == Some(true) {
+        return Err(Status::bad_request("export: is not supported any more"));
+    }
+    parameters.version()
 }
 
 #[cfg(test)]
@@ -360,7 +372,8 @@ mod tests {
     fn lists_and_watches_forbid_different_options() {
         let refused = |query: &str| {
             let list = of_list(ApiGroup::Core, Some(query)).err().map(|status| status.code);
-            (list, of_watch(ApiGroup::Core, Some(query)).err().map(|status| status.code))
+            let watch = of_watch(ApiGroup::Core, Some(&format!("{query}&watch=1")));
+            (list, watch.err().map(|status| status.code))
         };
         assert_eq!(refused("limit=-1&timeoutSeconds=-1"), (None, None));
         assert_eq!(refused("limit=99999999999999999999"), (Some(400), Some(400)));

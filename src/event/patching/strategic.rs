@@ -1,6 +1,6 @@
 //! Strategic merge patch of an Event: objects merge, and lists are replaced, except `finalizers`, which is a set, and
 //! `ownerReferences`, whose elements are matched by `uid`. After `k8s.io/apimachinery/pkg/util/strategicpatch/patch.go`
-//! (`mergeMap`), but ignores `$setElementOrder`: the order of an Event's lists has no meaning.
+//! (`mergeMap`).
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::{HashMap, HashSet};
@@ -43,10 +43,8 @@ pub(super) fn merge(original: &mut Object, mut patch: Object) -> Result<()> {
         }
         original.retain(|name, _| names.contains(name.as_str()));
     }
+    let orders = orders(original, &mut patch)?;
     for (name, value) in patch {
-        if name.starts_with(ELEMENT_ORDER) {
-            continue;
-        }
         if let Some(list) = name.strip_prefix(DELETE_FROM_LIST) {
             let Value::Array(gone) = value else { return Err(no_list(DELETE_FROM_LIST)) };
             if let Some(Value::Array(current)) = original.get_mut(list) {
@@ -55,18 +53,85 @@ pub(super) fn merge(original: &mut Object, mut patch: Object) -> Result<()> {
             }
             continue;
         }
-        let is_list = matches!(name.as_str(), "finalizers" | "ownerReferences");
         match (original.get_mut(&name), value) {
             (_, Value::Null) => drop(original.remove(&name)),
             (Some(Value::Object(current)), Value::Object(patch)) => merge(current, patch)?,
-            (Some(Value::Array(current)), Value::Array(patch)) if is_list => merge_list(current, patch)?,
+            (Some(Value::Array(current)), Value::Array(patch)) if is_merged(&name) => merge_list(current, patch)?,
             (_, value) => match fresh(value) {
                 Some(value) => drop(original.insert(name, value)),
                 None => drop(original.remove(&name)),
             },
         }
     }
+    for Order { list, stated, former } in orders {
+        if let Some(Value::Array(elements)) = original.get_mut(&list) {
+            arrange(elements, &stated, &former);
+        }
+    }
     Ok(())
+}
+
+/// Whether the elements of this list are merged.
+fn is_merged(list: &str) -> bool {
+    matches!(list, "finalizers" | "ownerReferences")
+}
+
+/// Places of elements in a list, by their keys.
+type Places = HashMap<String, usize>;
+
+/// The `$setElementOrder` of a list: the stated places, and those before the patch.
+struct Order {
+    list: String,
+    stated: Places,
+    former: Places,
+}
+
+/// Takes the orders of lists from the patch.
+fn orders(original: &Object, patch: &mut Object) -> Result<Vec<Order>> {
+    let names: Vec<String> = patch.keys().filter(|name| name.starts_with(ELEMENT_ORDER)).cloned().collect();
+    let take = |name: String| {
+        let (_, list) = name.split_at(ELEMENT_ORDER.len());
+        let (Some(Value::Array(stated)), true) = (patch.remove(&name), is_merged(list)) else {
+            return Err(internal(&format!("{name} is not the order of a list with merged elements")));
+        };
+        let stated = places(&stated);
+        let patched = patch.get(list).and_then(Value::as_array).into_iter().flatten();
+        let patched = patched.filter(|element| element.get(DIRECTIVE).is_none());
+        let found: Vec<_> = patched.map(|element| stated.get(&key_of(element))).collect();
+        if found.contains(&None) || !found.is_sorted() {
+            return Err(internal(&format!("the elements of {list} are not in the order that {name} states")));
+        }
+        let former = original.get(list).and_then(Value::as_array).map_or_else(Places::new, |former| places(former));
+        Ok(Order { list: list.to_owned(), stated, former })
+    };
+    names.into_iter().map(take).collect()
+}
+
+fn places(elements: &[Value]) -> Places {
+    let mut places = Places::new();
+    for (place, element) in elements.iter().enumerate() {
+        places.entry(key_of(element)).or_insert(place);
+    }
+    places
+}
+
+/// Orders a merged list (`normalizeElementOrder`): the `stated` elements by their places, and each other one before the
+/// first of these that followed it in the `former` list.
+fn arrange(elements: &mut Vec<Value>, stated: &Places, former: &Places) {
+    let keyed = std::mem::take(elements).into_iter().map(|element| (key_of(&element), element));
+    let (mut first, others): (Vec<_>, Vec<_>) = keyed.partition(|(key, _)| stated.contains_key(key));
+    first.sort_by_key(|(key, _)| stated.get(key).copied());
+    let mut first = first.into_iter().peekable();
+    for (key, other) in others {
+        let place = former.get(&key);
+        let is_before =
+            |next: &(String, Value)| place.is_none() || former.get(&next.0).is_none_or(|next| Some(next) < place);
+        while let Some((_, next)) = first.next_if(is_before) {
+            elements.push(next);
+        }
+        elements.push(other);
+    }
+    elements.extend(first.map(|(_, next)| next));
 }
 
 /// Returns the value of a member that did not exist, without nulls; `None` for an object with a directive, which has nothing
@@ -88,27 +153,25 @@ fn merge_list(current: &mut Vec<Value>, patch: Vec<Value>) -> Result<()> {
     if patch.iter().any(|element| element.get(DIRECTIVE).is_some_and(|directive| directive == "replace")) {
         current.clear();
     }
-    let mut places: HashMap<String, usize> = HashMap::new();
-    for (place, element) in current.iter().enumerate() {
-        places.entry(key_of(element)).or_insert(place);
-    }
+    let (stated, former) = (places(&patch), places(current));
+    let mut known = former.clone();
     let mut gone = HashSet::new();
     for mut element in patch {
         let stated = element.as_object_mut().and_then(|members| members.remove(DIRECTIVE));
         let key = key_of(&element);
         match directive(stated.as_ref())? {
             Directive::Replace => {}
-            Directive::Delete => drop(gone.insert(key)),
-            Directive::Merge if element.is_object() && element.get(MERGE_KEY).is_none() => {
+            Directive::Delete | Directive::Merge if element.is_object() && element.get(MERGE_KEY).is_none() => {
                 return Err(internal(&format!("an element of the patch's list has no {MERGE_KEY}")));
             }
+            Directive::Delete => drop(gone.insert(key)),
             Directive::Merge => {
-                let known = places.get(&key).and_then(|place| current.get_mut(*place));
-                match (known, element) {
-                    (Some(Value::Object(known)), Value::Object(element)) => merge(known, element)?,
+                let found = known.get(&key).and_then(|place| current.get_mut(*place));
+                match (found, element) {
+                    (Some(Value::Object(found)), Value::Object(element)) => merge(found, element)?,
                     (Some(_), _) => {}
                     (None, element) => {
-                        places.insert(key, current.len());
+                        known.insert(key, current.len());
                         current.extend(fresh(element));
                     }
                 }
@@ -116,6 +179,7 @@ fn merge_list(current: &mut Vec<Value>, patch: Vec<Value>) -> Result<()> {
         }
     }
     current.retain(|element| !gone.contains(&key_of(element)));
+    arrange(current, &stated, &former);
     Ok(())
 }
 

@@ -37,19 +37,21 @@ fn metadata(patch: Value) -> std::result::Result<Value, (u16, String)> {
 }
 
 #[test]
-fn finalizers_are_a_set() {
+fn finalizers_are_a_set_in_the_patch_s_order() {
     let check = |patch: Value, expected: &[&str]| {
         assert_eq!(metadata(patch).unwrap()["finalizers"], json!(expected));
     };
-    check(json!({"finalizers": ["b/1", "a/2"]}), &["a/1", "a/2", "a/3", "b/1"]);
+    check(json!({"finalizers": ["b/1", "a/2"]}), &["b/1", "a/1", "a/2", "a/3"]);
+    check(json!({"finalizers": ["a/3", "a/1"]}), &["a/2", "a/3", "a/1"]);
+    check(json!({"$setElementOrder/finalizers": ["a/2", "a/1", "a/3"]}), &["a/2", "a/1", "a/3"]);
     check(json!({"$deleteFromPrimitiveList/finalizers": ["a/2", "b/1"]}), &["a/1", "a/3"]);
-    // As `kubectl edit` sends it. The order of the set stays.
+    // As `kubectl edit` sends it.
     let edited = json!({
         "$setElementOrder/finalizers": ["a/3", "b/1", "a/1"],
         "$deleteFromPrimitiveList/finalizers": ["a/2"],
         "finalizers": ["b/1"],
     });
-    check(edited, &["a/1", "a/3", "b/1"]);
+    check(edited, &["a/3", "b/1", "a/1"]);
     assert_eq!(metadata(json!({"finalizers": null})).unwrap().get("finalizers"), None);
     let kept = metadata(json!({"$retainKeys": ["name", "namespace"]})).unwrap();
     assert_eq!(kept, json!({"name": "p", "namespace": "shop"}));
@@ -65,11 +67,11 @@ fn owners_are_matched_by_uid() {
         assert_eq!(owners, expected);
     };
     check(json!({"ownerReferences": [{"uid": "2", "name": "z"}]}), &[("1", "x"), ("2", "z")]);
-    check(json!({"ownerReferences": [{"uid": "3", "name": "z"}]}), &[("1", "x"), ("2", "y"), ("3", "z")]);
+    check(json!({"ownerReferences": [{"uid": "3", "name": "z"}]}), &[("3", "z"), ("1", "x"), ("2", "y")]);
     check(json!({"ownerReferences": [{"uid": "1", "$patch": "delete"}]}), &[("2", "y")]);
     check(json!({"ownerReferences": [{"uid": "9", "$patch": "delete"}]}), &[("1", "x"), ("2", "y")]);
     check(json!({"ownerReferences": [{"$patch": "replace"}, {"uid": "2", "name": "z"}]}), &[("2", "z")]);
-    check(json!({"$setElementOrder/ownerReferences": [{"uid": "2"}, {"uid": "1"}]}), &[("1", "x"), ("2", "y")]);
+    check(json!({"$setElementOrder/ownerReferences": [{"uid": "2"}, {"uid": "1"}]}), &[("2", "y"), ("1", "x")]);
 }
 
 #[test]
@@ -107,8 +109,12 @@ fn directives_that_make_no_sense_are_refused() {
     check(json!({"$retainKeys": 1}), 400, "$retainKeys");
     check(json!({"$retainKeys": ["name"], "labels": {}}), 400, "$retainKeys");
     check(json!({"$deleteFromPrimitiveList/finalizers": "x"}), 400, "$deleteFromPrimitiveList");
-    check(json!({"finalizers": [["x"]]}), 422, "metadata.finalizers[3]: invalid type: sequence");
-    check(json!({"finalizers": [1]}), 422, "metadata.finalizers[3]: invalid type: integer");
+    check(json!({"$setElementOrder/finalizers": "x"}), 500, "$setElementOrder");
+    check(json!({"$setElementOrder/labels": ["x"]}), 500, "$setElementOrder");
+    check(json!({"$setElementOrder/finalizers": ["a/1"], "finalizers": ["b/1"]}), 500, "order");
+    check(json!({"ownerReferences": [{"$patch": "delete"}]}), 500, "no uid");
+    check(json!({"finalizers": [["x"]]}), 422, "metadata.finalizers[0]: invalid type: sequence");
+    check(json!({"finalizers": [1]}), 422, "metadata.finalizers[0]: invalid type: integer");
     check(json!({"ownerReferences": [{}]}), 500, "no uid");
     check(json!({"ownerReferences": [{"$patch": "x", "uid": "1"}]}), 500, "\"replace\" or \"delete\"");
 }

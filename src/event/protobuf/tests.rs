@@ -173,8 +173,9 @@ fn a_body_without_envelope_is_refused() {
 #[test]
 fn delete_options_are_read() {
     let raw = b"\x08\x1e\x12\x07\x0a\x01u\x12\x0242\x18\x00\x22\x0aBackground*\x03All0\x01";
+    let options = [b"k8s\0\x0a\x13\x0a\x02v1\x12\x0dDeleteOptions\x12\x20".as_slice(), raw].concat();
     assert_eq!(
-        decode_delete_options(&body(raw)).unwrap(),
+        decode_delete_options(&options).unwrap(),
         DeleteOptions {
             grace_period_seconds: Some(30),
             uid: Some("u".into()),
@@ -184,6 +185,7 @@ fn delete_options_are_read() {
             dry_run: vec!["All".into()],
         }
     );
+    assert_eq!(decode_delete_options(&body(raw)).unwrap_err().status.code, 400, "an Event");
     assert_eq!(decode_delete_options(b"k8s").unwrap_err().status.code, 400);
 }
 

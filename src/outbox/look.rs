@@ -20,6 +20,8 @@ pub struct Glimpse<'a> {
     pub kind: Kind,
     /// The count that was sent last.
     pub sent: i64,
+    /// The count that the upstream has shown last, if it holds the record.
+    pub shown: Option<i64>,
 }
 
 /// The state of a record.
@@ -53,7 +55,8 @@ impl Outbox {
     /// Returns a record of the outbox.
     pub fn glimpse(&self, id: RecordId) -> Option<Glimpse<'_>> {
         let record = self.records.get(&id)?;
-        Some(Glimpse { event: &record.event, kind: record.kind, sent: record.sent.count })
+        let shown = record.stand.held().map(|held| held.count);
+        Some(Glimpse { event: &record.event, kind: record.kind, sent: record.sent.count, shown })
     }
 
     /// Returns the state of a record; `None` if it owes no write and was not written just before.

@@ -106,7 +106,9 @@ impl Shard {
         let Noticed { spot, marks, kind, name, message, sent, why, text } = noticed;
         let written = settlement.written.total();
         if written > 0 {
-            self.explain.written(*spot, (record, *kind), (name, *sent), (message, *marks), written, now);
+            // Not all of the sent ones may have arrived. A record that owes nothing more has left the outbox.
+            let count = self.outbox.glimpse(record).and_then(|seen| seen.shown).unwrap_or(*sent);
+            self.explain.written(*spot, (record, *kind), (name, count), (message, *marks), written, now);
         }
         let remark = match settlement.lost {
             Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),

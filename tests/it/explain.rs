@@ -91,6 +91,25 @@ async fn the_budget_is_named_as_the_reason_for_missing_completions() {
     program.stop().await;
 }
 
+/// Fault: two writes that both carried an occurrence counted it twice, in place of one that was dropped.
+#[tokio::test]
+async fn an_occurrence_that_two_writes_have_carried_is_shown_once() {
+    let fake = FakeApiserver::manual();
+    fake.set_latency(Duration::ZERO);
+    let program = start_before(&fake, "correlation: {suppression: drop, burstSize: 2, qps: 0.0001}\n").await;
+    let client = &mut program.client().await;
+    fake.fail_next(&[Fault::After(500)]);
+    client.post(&plain()).await;
+    program.until("the create has failed", || program.balance().waiting[Why::Retry as usize] == 1).await;
+    client.post(&plain()).await;
+    client.post(&event("node-1", "web-0", "BackOff", "another message")).await;
+    program.settle().await;
+    let document = ask(&program, "namespace=shop&object=pod/web-0").await;
+    let part = reason(&document, "BackOff");
+    assert_eq!((&part["received"], &part["shown"], &part["lost"]), (&json!(3), &json!(2), &json!({"suppressed": 1})));
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn under_defer_each_occurrence_of_the_hour_is_shown_or_waits() {
     let program = start("correlation: {suppression: defer}\n").await;

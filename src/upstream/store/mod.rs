@@ -14,8 +14,6 @@ mod token;
 #[cfg(test)]
 mod watch_tests;
 mod write;
-#[cfg(test)]
-mod write_tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

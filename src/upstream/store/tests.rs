@@ -4,7 +4,7 @@
 use std::num::NonZeroUsize;
 
 use super::*;
-use crate::upstream::{DeleteOptions, ListOptions, Version};
+use crate::upstream::{DeleteOptions, Deleted, ListOptions, UpdateOptions, Version, Writer};
 
 pub(super) fn at(seconds: i64) -> Now {
     Now::at(seconds * 1_000_000_000)
@@ -181,4 +181,43 @@ fn forged_continue_tokens_lead_nowhere_else() {
         let found = store.list(Some("shop"), &options, at(0)).unwrap().items.len();
         assert_eq!(found, if start == "0" { 3 } else { 0 }, "{start}");
     }
+}
+
+#[test]
+fn an_event_with_a_finalizer_is_marked_once_and_a_dry_run_stores_nothing() {
+    let mut store = store();
+    let mut event = named("shop", "a");
+    event.metadata.rare.get_or_insert_default().finalizers.push("example.com/wait".into());
+    let event = store.create(event, at(0)).unwrap();
+    let mut delete = |second, dry_run| {
+        let options = DeleteOptions { dry_run, ..DeleteOptions::default() };
+        let Deleted::Marked(marked) = store.delete("shop", "a", &options, at(second)).unwrap() else { panic!("gone") };
+        (marked.metadata.rare.unwrap().deletion_timestamp, store.get("shop", "a", at(second)).unwrap())
+    };
+    assert_eq!(delete(1, true), (Some(Time(1)), event));
+    let (marked, stored) = delete(2, false);
+    assert_eq!(marked, Some(Time(2)));
+    assert_eq!(delete(3, false), (marked, stored));
+}
+
+#[test]
+fn a_put_creates_valid_events_only_and_sets_neither_deletion_nor_generation() {
+    let mut store = store();
+    let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
+    let options = UpdateOptions { writer, dry_run: false };
+    let mut foreign = named("shop", "b");
+    foreign.involved_object.namespace = "zoo".into();
+    assert_eq!(store.replace(foreign, &options, at(0)).unwrap_err().code, 422);
+    let mut dead = named("shop", "c");
+    dead.metadata.rare.get_or_insert_default().deletion_timestamp = Some(Time(1));
+    let created = store.replace(dead, &options, at(0)).unwrap().event;
+    assert_eq!(created.metadata.rare.and_then(|rare| rare.deletion_timestamp), None);
+    let with = |count, generation| {
+        let mut event = Event { count, ..named("shop", "a") };
+        event.metadata.rare.get_or_insert_default().generation = generation;
+        event
+    };
+    store.create(with(1, 7), at(0)).unwrap();
+    let replaced = store.replace(with(2, 8), &options, at(0)).unwrap().event;
+    assert_eq!(replaced.metadata.rare.unwrap().generation, 7);
 }

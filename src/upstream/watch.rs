@@ -142,7 +142,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::event::selector::LabelSelector;
     use crate::upstream::store::Settings;
-    use crate::upstream::{DeleteOptions, Metrics, Upstream};
+    use crate::upstream::{DeleteOptions, Metrics};
 
     fn embedded() -> Embedded {
         let embedded = Embedded::new(Settings::default(), Clock::simulated(0), Metrics::new(&Registry::new()).unwrap());
@@ -180,31 +180,5 @@ mod tests {
         assert!(end.metadata.rare.as_ref().unwrap().annotations.contains_key(INITIAL_EVENTS_END));
         embedded.access(|store, now| store.delete("shop", "a", &DeleteOptions::default(), now)).unwrap();
         assert_eq!(labels(&next(&mut watch).await), ["DELETED"]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_from_a_version_shows_the_changes_after_it_or_410() {
-        let embedded = embedded();
-        let from = |resource_version| WatchOptions { resource_version, ..WatchOptions::default() };
-        let shown = next(&mut EmbeddedWatch::new(embedded.clone(), None, from(2))).await;
-        assert_eq!(labels(&shown), ["ADDED", "ADDED"]);
-        embedded.access(|store, _| store.compact());
-        let mut gone = EmbeddedWatch::new(embedded.clone(), None, from(2));
-        assert!(matches!(&next(&mut gone).await[..], [WatchEvent::Error(status)] if status.code == 410));
-        assert!(gone.next().await.is_none());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn reads_and_deletes_keep_to_version_and_selector() {
-        let embedded = embedded();
-        let upstream = Upstream::Embedded(embedded.clone());
-        assert!(upstream.get_not_older("shop", "a", 4).await.is_ok());
-        assert_eq!(upstream.get_not_older("shop", "a", 5).await.unwrap_err().code, 504);
-        let label_selector = LabelSelector::parse("l=1").unwrap();
-        let list = ListOptions { label_selector, ..ListOptions::default() };
-        let deleted = upstream.delete_collection("shop", &list, &DeleteOptions::default()).await;
-        assert_eq!(deleted.unwrap().items.len(), 1);
-        let left = embedded.list(None, &ListOptions::default()).unwrap();
-        assert_eq!(left.items.iter().map(|event| event.metadata.name.as_str()).collect::<Vec<_>>(), ["b", "c"]);
     }
 }

@@ -6,7 +6,7 @@ use super::tests::{at, named, set_count, store};
 use super::*;
 use crate::event::json::FieldValidation;
 use crate::event::patching::PatchType;
-use crate::event::selector::{FieldSelector, LabelSelector};
+use crate::event::selector::FieldSelector;
 use crate::upstream::{
     ClientPatch, DeleteOptions, ListOptions, PatchOptions, UpdateOptions, WatchEvent, WatchOptions, Writer,
 };
@@ -56,23 +56,6 @@ fn a_watch_shows_each_change_as_its_selector_sees_it() {
 }
 
 #[test]
-fn a_watch_and_a_list_select_by_labels() {
-    let mut store = store();
-    for (name, value) in [("a", "1"), ("b", "2"), ("c", "2")] {
-        let mut event = named("shop", name);
-        event.metadata.rare.get_or_insert_default().labels.insert("l".into(), value.into());
-        store.create(event, at(0)).unwrap();
-    }
-    let label_selector = LabelSelector::parse("l=2").unwrap();
-    let options = WatchOptions { label_selector: label_selector.clone(), ..WatchOptions::default() };
-    assert_eq!(seen(&mut store, &options, 1, at(0)).0, ["ADDED b 3 Normal", "ADDED c 4 Normal"]);
-    let options = ListOptions { label_selector, limit: 1, ..ListOptions::default() };
-    let page = store.list(None, &options, at(0)).unwrap();
-    assert_eq!((page.items.len(), page.items[0].metadata.name.as_str()), (1, "b"));
-    assert_eq!(page.remaining_item_count, None);
-}
-
-#[test]
 fn a_watch_that_is_far_behind_misses_nothing() {
     const CHANGES: usize = 2_500;
     let mut store = store();
@@ -86,17 +69,6 @@ fn a_watch_that_is_far_behind_misses_nothing() {
         (shown, revision) = (shown + events.len(), reached);
     }
     assert_eq!(shown, CHANGES);
-}
-
-#[test]
-fn after_a_compaction_only_the_newest_change_is_shown() {
-    let mut store = store();
-    for name in ["a", "b", "c"] {
-        store.create(named("shop", name), at(0)).unwrap();
-    }
-    store.compact();
-    assert_eq!(store.changes_since(3).unwrap().map(|change| change.revision).collect::<Vec<_>>(), [4]);
-    assert_eq!(store.changes_since(2).err().unwrap().code, 410);
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::path::Path;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value as Json;
 
-use super::raw::Value;
 use super::section::Section;
 use super::tls::report_files;
 use super::values::{self, Form};
@@ -116,18 +115,15 @@ fn tls_settings(section: &mut Section<'_>, folder: &Path, is_given: bool) -> Opt
 fn hash() -> Form<'static, String> {
     Form::of_text(
         Json::Null,
+        format!("a bcrypt hash such as htpasswd -nB makes, of a cost of at most {}", Web::COST_MAX),
         |text| (text.len() <= 100 && Web::is_usable(text)).then(|| text.to_owned()),
         |_secret| Json::Null,
-        |_refused| format!("a bcrypt hash such as htpasswd -nB makes, of a cost of at most {}", Web::COST_MAX),
     )
 }
 
 fn headers(section: &mut Section<'_>) -> HeaderMap {
-    let read = |value: &Value| {
-        let text: String = values::text(values::TEXT_MAX).read(value)?;
-        HeaderValue::from_str(&text).map_err(|_invalid| "the value of a header".to_owned())
-    };
-    let value = Form::new(Json::Null, read, |_value| Json::Null);
+    let read = |text: &str| HeaderValue::from_str(text).ok().filter(|_| (1..=values::TEXT_MAX).contains(&text.len()));
+    let value = Form::of_text(Json::Null, "the value of a header", read, |_value| Json::Null);
     let mut headers = HeaderMap::new();
     for name in HEADERS {
         if let (Some(value), Ok(name)) = (section.given(name, &value), HeaderName::try_from(name)) {

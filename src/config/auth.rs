@@ -96,7 +96,7 @@ fn rule(section: &mut Section<'_>, rule: &mut Rule) {
 fn verbs() -> Form<'static, Vec<SmolStr>> {
     let verb = |text: &str| VERBS.contains(&text).then(|| text.into());
     let allowed = format!("a list of {}", VERBS.join(", "));
-    values::list(values::texts, verb, SmolStr::to_string, |verbs| !verbs.is_empty(), allowed)
+    values::list(allowed, values::texts, verb, SmolStr::to_string, |verbs| !verbs.is_empty())
 }
 
 fn annotation() -> Form<'static, SmolStr> {
@@ -110,29 +110,27 @@ fn annotation() -> Form<'static, SmolStr> {
         let is_name = key.len() <= 317 && name.len() <= 63 && name.chars().all(is_plain);
         (is_domain && is_name && ends(prefix) && ends(name)).then(|| SmolStr::new(key))
     };
-    let allowed = |_refused: &str| "the key of an annotation, such as example.com/reported-by".to_owned();
-    Form::of_text(values::mixed(), read, |key| key.as_str().into(), allowed)
+    let allowed = "the key of an annotation, such as example.com/reported-by";
+    Form::of_text(values::mixed(), allowed, read, |key| key.as_str().into())
 }
 
 fn components() -> Form<'static, BTreeMap<SmolStr, Vec<Pattern>>> {
     let component = |Entry { key, node, .. }: &Entry| {
         let account = key.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
         let is_account = account.is_some_and(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
-        let patterns = values::patterns().read(&node.value).ok().filter(|_| is_account)?;
+        let patterns = values::patterns().read(&node.value).filter(|_| is_account)?;
         Some((SmolStr::new(key), patterns))
     };
+    let allowed = "names of service accounts, such as system:serviceaccount:shop:controller, each with a list of components, \
+        with * only at the end";
     let read = move |value: &Value| {
-        let entries = if let Value::Map(entries) = value { Some(entries) } else { None };
-        entries.and_then(|entries| entries.iter().map(component).collect()).ok_or_else(|| {
-            "names of service accounts, such as system:serviceaccount:shop:controller, each with a list of components, with * \
-             only at the end"
-                .to_owned()
-        })
+        let Value::Map(entries) = value else { return None };
+        entries.iter().map(component).collect()
     };
     let write = |components: &BTreeMap<SmolStr, Vec<Pattern>>| {
         components.iter().map(|(account, known)| (account.to_string(), values::patterns().write(known))).collect()
     };
-    Form::new(json!({}), read, write)
+    Form::new(json!({}), allowed, read, write)
 }
 
 /// Reads `limits`: a list, or the whole configuration file of the EventRateLimit plugin.

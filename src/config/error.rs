@@ -155,24 +155,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_match_knows_other_spellings() {
-        let known = ["lruCacheSize", "burstSize", "qps", "maxInterval", "maxEvents"];
-        let rows = [
-            ("LRUCacheSize", Some("lruCacheSize")),
-            ("burst_size", Some("burstSize")),
-            ("maxIntervalInSeconds", Some("maxInterval")),
-            ("maxEvent", Some("maxEvents")),
-            ("burst", Some("burstSize")),
-            ("qp", Some("qps")),
-            ("colour", None),
-            ("", None),
-        ];
-        for (written, expected) in rows {
-            assert_eq!(near_match(written, &known), expected, "{written}");
-        }
-    }
-
-    #[test]
     fn errors_beyond_the_limit_are_counted() {
         let mut errors = Errors::default();
         for line in 1..=ERRORS_MAX + 3 {

@@ -35,13 +35,10 @@ pub enum Memory {
 const NAMED: [(&str, Memory); 2] = [("container", Memory::Container), ("unlimited", Memory::Unlimited)];
 
 pub(super) fn memory() -> Form<'static, Memory> {
-    let read = |value: &Value| {
-        let named = values::choice(&NAMED).read(value);
-        named
-            .or_else(|_| values::size(ALLOWED).read(value).map(Memory::Bytes))
-            .map_err(|size| format!("container, unlimited, or {size}"))
-    };
-    Form::new(values::mixed(), read, |memory| match memory {
+    let (named, size) = (values::choice(&NAMED), values::size(ALLOWED));
+    let allowed = format!("container, unlimited, or {}", size.allowed());
+    let read = move |value: &Value| named.read(value).or_else(|| size.read(value).map(Memory::Bytes));
+    Form::new(values::mixed(), allowed, read, |memory| match memory {
         Memory::Bytes(bytes) => values::size(ALLOWED).write(bytes),
         named => values::choice(&NAMED).write(named),
     })

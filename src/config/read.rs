@@ -255,6 +255,7 @@ fn append_to(path: &Path) -> std::io::Result<()> {
 fn event_log() -> Form<'static, Option<Target>> {
     Form::of_text(
         values::mixed(),
+        "none, stdout or the path of a file, with a / in it",
         |text| match text {
             "none" => Some(None),
             "stdout" => Some(Some(Target::Stdout)),
@@ -267,7 +268,6 @@ fn event_log() -> Form<'static, Option<Target>> {
             Some(Target::Stdout) => json!("stdout"),
             Some(Target::File(path)) => values::path().write(path),
         },
-        |_refused| "none, stdout or the path of a file, with a / in it".to_owned(),
     )
 }
 
@@ -333,15 +333,13 @@ fn store(section: &mut Section<'_>, store: &mut store::Settings) {
 }
 
 fn namespaces() -> Form<'static, Namespaces> {
+    let auto = values::choice(&[("auto", ())]);
     Form::new(
         values::mixed(),
-        |value: &Value| {
-            if values::choice(&[("auto", ())]).read(value).is_ok() {
-                return Ok(Namespaces::Auto);
-            }
-            values::namespaces(value).map(|names| Namespaces::List(names.into_iter().collect())).ok_or_else(|| {
-                "auto (every one), or a list of names of lower-case letters, digits and -, one or more".to_owned()
-            })
+        "auto (every one), or a list of names of lower-case letters, digits and -, one or more",
+        move |value| {
+            let list = || values::namespaces(value).map(|names| Namespaces::List(names.into_iter().collect()));
+            auto.read(value).map(|()| Namespaces::Auto).or_else(list)
         },
         |namespaces| match namespaces {
             Namespaces::Auto => json!("auto"),
@@ -412,7 +410,7 @@ fn switched(
 ) -> String {
     let switch = values::choice(&SWITCH);
     if section.is_scalar(key) {
-        section.set(key, enabled, &switch.allowed(|names| format!("{names}, or a section of keys and values")));
+        section.set(key, enabled, &switch.but(|names| format!("{names}, or a section of keys and values")));
         return key.to_owned();
     }
     section.within(key, |section| {
@@ -475,7 +473,8 @@ fn shadow(section: &mut Section<'_>, config: &mut Config) {
     let read = |value: &Value| {
         values::text(values::TEXT_MAX).read(value).map(|file| shadow::Rules { file, ..Default::default() })
     };
-    let file = Form::new(values::path().schema(), read, |shadow: &shadow::Rules| json!(shadow.file));
+    let (path, write) = (values::path(), |shadow: &shadow::Rules| json!(shadow.file));
+    let file = Form::new(path.schema(), path.allowed(), read, write);
     section.set_optional("shadowFile", &mut config.shadow, &file);
     if config.shadow.is_some() && !config.shard.explain.enabled {
         section.conflict("shadowFile", "needs explain.enabled: true; allowed without it: no file");
@@ -488,13 +487,11 @@ fn shutdown(section: &mut Section<'_>, shutdown: &mut Shutdown) {
 }
 
 fn shards() -> Form<'static, Shards> {
-    let read = |value: &Value| {
-        let auto = values::choice(&[("auto", Shards::Auto)]).read(value);
-        auto.or_else(|_other| values::positive(1024).read(value).map(Shards::Fixed))
-            .map_err(|range| format!("auto (eight per core), or {range}"))
-    };
+    let (auto, number) = (values::choice(&[("auto", Shards::Auto)]), values::positive(1024));
+    let allowed = format!("auto (eight per core), or {}", number.allowed());
+    let read = move |value: &Value| auto.read(value).or_else(|| number.read(value).map(Shards::Fixed));
     let schema = json!({ "anyOf": [{ "const": "auto" }, { "type": "integer", "minimum": 1, "maximum": 1024 }] });
-    Form::new(schema, read, |shards| match shards {
+    Form::new(schema, allowed, read, |shards| match shards {
         Shards::Auto => json!("auto"),
         Shards::Fixed(number) => json!(number),
     })

@@ -74,6 +74,15 @@ impl Collector {
         self.push(node.origin, path, Problem::Value { value: shown(&node.value), allowed });
     }
 
+    /// Reads a value, or reports that it is not allowed.
+    fn read_value<T>(&self, node: &Node, path: impl FnOnce() -> String, form: &Form<'_, T>) -> Option<T> {
+        let value = form.read(&node.value);
+        if value.is_none() {
+            self.refuse(node, path(), form.allowed().to_owned());
+        }
+        value
+    }
+
     /// Reads the map `node` through `read`, then reports the keys that `read` did not ask for.
     pub(super) fn read<T>(&self, node: &Node, path: String, read: impl FnOnce(&mut Section<'_>) -> T) -> (T, Shown) {
         let entries: &[Entry] = match &node.value {
@@ -102,8 +111,7 @@ impl<'a> Section<'a> {
             self.shown.properties.insert(key.to_owned(), form.schema());
         }
         let node = self.take(key)?;
-        let refuse = |allowed| self.collector.refuse(node, self.path_of(key), allowed);
-        form.read(&node.value).map_err(refuse).ok()
+        self.collector.read_value(node, || self.path_of(key), form)
     }
 
     /// Sets `member` to the value of `key`; leaves it when the key is absent, or reported as not allowed.
@@ -187,8 +195,8 @@ impl<'a> Section<'a> {
             return Vec::new();
         };
         let read = |Entry { key, node, .. }: &Entry| {
-            let refuse = |allowed| self.collector.refuse(node, format!("{path}.{key}"), allowed);
-            form.read(&node.value).map(|value| (key.clone(), value)).map_err(refuse).ok()
+            let value = self.collector.read_value(node, || format!("{path}.{key}"), form)?;
+            Some((key.clone(), value))
         };
         entries.iter().filter_map(read).collect()
     }

@@ -25,37 +25,37 @@ pub(super) const TEXT_MAX: usize = 4096;
 /// LIMIT: patterns of one condition, and names of one list; more are refused.
 const LIST_MAX: usize = 256;
 
-/// A value, or what is allowed instead.
-type Parsed<T> = Result<T, String>;
-type Read<'f, T> = Box<dyn Fn(&Value) -> Parsed<T> + 'f>;
+type Read<'f, T> = Box<dyn Fn(&Value) -> Option<T> + 'f>;
 
-/// A form of values: how one is read, how it is written, and its JSON schema.
+/// A form of values: what is allowed, how a value is read and written, and its JSON schema.
 pub(super) struct Form<'f, T> {
     schema: Json,
+    allowed: String,
     read: Read<'f, T>,
     write: Box<dyn Fn(&T) -> Json + 'f>,
 }
 
 impl<'f, T: 'f> Form<'f, T> {
-    pub(super) fn new(schema: Json, read: impl Fn(&Value) -> Parsed<T> + 'f, write: impl Fn(&T) -> Json + 'f) -> Self {
-        Self { schema, read: Box::new(read), write: Box::new(write) }
+    pub(super) fn new(
+        schema: Json,
+        allowed: impl Into<String>,
+        read: impl Fn(&Value) -> Option<T> + 'f,
+        write: impl Fn(&T) -> Json + 'f,
+    ) -> Self {
+        Self { schema, allowed: allowed.into(), read: Box::new(read), write: Box::new(write) }
     }
 
-    /// Returns the form of a single text. `allowed` gets the refused text, which is empty for a list or a section.
+    /// Returns the form of a single text.
     pub(super) fn of_text(
         schema: Json,
+        allowed: impl Into<String>,
         read: impl Fn(&str) -> Option<T> + 'f,
         write: impl Fn(&T) -> Json + 'f,
-        allowed: impl Fn(&str) -> String + 'f,
     ) -> Self {
-        let read = move |value: &Value| {
-            let text = scalar(value);
-            text.and_then(&read).ok_or_else(|| allowed(text.unwrap_or_default()))
-        };
-        Self::new(schema, read, write)
+        Self::new(schema, allowed, move |value| scalar(value).and_then(&read), write)
     }
 
-    pub(super) fn read(&self, value: &Value) -> Parsed<T> {
+    pub(super) fn read(&self, value: &Value) -> Option<T> {
         (self.read)(value)
     }
 
@@ -63,20 +63,23 @@ impl<'f, T: 'f> Form<'f, T> {
         (self.write)(value)
     }
 
+    /// What is allowed, for errors.
+    pub(super) fn allowed(&self) -> &str {
+        &self.allowed
+    }
+
     /// The JSON schema of a value, described by the text of what is allowed.
     pub(super) fn schema(&self) -> Json {
         let mut schema = self.schema.clone();
-        // A section is hardly ever a valid value, so reading one returns what is allowed.
-        if let (Err(allowed), Some(schema)) = (self.read(&Value::Map(Vec::new())), schema.as_object_mut()) {
-            schema.insert("description".to_owned(), json!(allowed));
+        if let Some(schema) = schema.as_object_mut() {
+            schema.insert("description".to_owned(), json!(self.allowed));
         }
         schema
     }
 
     /// The same form with another text for what is allowed.
-    pub(super) fn allowed(self, allowed: impl Fn(String) -> String + 'f) -> Self {
-        let Self { schema, read, write } = self;
-        Self { schema, read: Box::new(move |value| read(value).map_err(&allowed)), write }
+    pub(super) fn but(self, allowed: impl FnOnce(String) -> String) -> Self {
+        Self { allowed: allowed(self.allowed), ..self }
     }
 }
 
@@ -84,9 +87,8 @@ impl<'f, T: 'f> Form<'f, Vec<T>> {
     /// The same form, in which a list may be empty.
     pub(super) fn or_empty(self) -> Self {
         let is_empty = |value: &Value| matches!(value, Value::List(members) if members.is_empty());
-        let Self { schema, read, write } = self;
-        let read = Box::new(move |value: &Value| if is_empty(value) { Ok(Vec::new()) } else { read(value) });
-        Self { schema, read, write }
+        let read = self.read;
+        Self { read: Box::new(move |value| if is_empty(value) { Some(Vec::new()) } else { read(value) }), ..self }
     }
 }
 
@@ -138,19 +140,19 @@ fn switch(text: &str) -> &str {
     }
 }
 
-/// A list of values, or one alone, each written as a text; `split` returns the texts. `allowed` is the text of an error.
+/// A list of values, or one alone, each written as a text; `split` returns the texts.
 pub(super) fn list<T: 'static>(
+    allowed: impl Into<String>,
     split: fn(&Value) -> Option<Vec<&str>>,
     read: impl Fn(&str) -> Option<T> + 'static,
     write: impl Fn(&T) -> String + 'static,
     is_fine: impl Fn(&[T]) -> bool + 'static,
-    allowed: String,
 ) -> Form<'static, Vec<T>> {
     let read = move |value: &Value| {
-        let values: Option<Vec<T>> = split(value).and_then(|texts| texts.into_iter().map(&read).collect());
-        values.filter(|values| is_fine(values)).ok_or_else(|| allowed.clone())
+        let values: Option<Vec<T>> = split(value)?.into_iter().map(&read).collect();
+        values.filter(|values| is_fine(values))
     };
-    Form::new(strings(), read, move |values: &Vec<T>| values.iter().map(&write).collect())
+    Form::new(strings(), allowed, read, move |values: &Vec<T>| values.iter().map(&write).collect())
 }
 
 /// One of the named choices.
@@ -161,16 +163,16 @@ pub(super) fn choice<'f, T: Copy + PartialEq>(choices: &'f [(&'static str, T)]) 
     let names = choices.iter().map(|(name, _)| json!(name)).chain(truths.map(|(_, truth)| json!(truth)));
     Form::of_text(
         json!({ "enum": names.collect::<Vec<_>>() }),
+        choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
         move |text| named(text).or_else(|| named(switch(text))),
         |chosen| choices.iter().find(|(_, choice)| choice == chosen).map_or(Json::Null, |(name, _)| json!(name)),
-        |_refused| choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
     )
 }
 
 /// `true` or `false`.
 pub(super) fn truth() -> Form<'static, bool> {
-    let read = choice(&[("true", true), ("false", false)]).read;
-    Form { schema: json!({ "type": "boolean" }), read, write: Box::new(|value| json!(value)) }
+    let choice = choice(&[("true", true), ("false", false)]);
+    Form { schema: json!({ "type": "boolean" }), write: Box::new(|value| json!(value)), ..choice }
 }
 
 /// A whole number within `range`.
@@ -181,7 +183,7 @@ where
     let allowed = format!("a whole number from {} to {}", range.start(), range.end());
     let schema = json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
     let read = move |text: &str| text.parse().ok().filter(|number| range.contains(number));
-    Form::of_text(schema, read, |number| json!(number), move |_refused| allowed.clone())
+    Form::of_text(schema, allowed, read, |number| json!(number))
 }
 
 pub(super) fn positive(most: usize) -> Form<'static, NonZeroUsize> {
@@ -192,29 +194,23 @@ pub(super) fn duration(range: RangeInclusive<Duration>) -> Form<'static, Duratio
     let [least, most] = [range.start(), range.end()].map(|end| duration_text(*end));
     Form::of_text(
         json!({ "type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s|ms|us|ns))+$" }),
+        format!("a duration such as 1h30m, 10s or 500ms, from {least} to {most}"),
         move |text| parse_duration(text).filter(|duration| range.contains(duration)),
         |duration| json!(duration_text(*duration)),
-        move |refused| {
-            let number = !refused.is_empty() && refused.bytes().all(|byte| byte.is_ascii_digit());
-            let hint = if number { format!("; a number needs its unit: {refused}s?") } else { String::new() };
-            format!("a duration such as 1h30m, 10s or 500ms, from {least} to {most}{hint}")
-        },
     )
 }
 
 /// A size within `range`, in bytes.
 pub(super) fn size(range: RangeInclusive<usize>) -> Form<'static, NonZeroUsize> {
     let shown = |bytes: usize| size_text(u64::try_from(bytes).unwrap_or(u64::MAX));
-    let allowed =
-        format!("bytes such as 65536, 64Ki or 3Mi, from {} to {}", shown(*range.start()), shown(*range.end()));
     Form::of_text(
         json!({ "type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+([KMGT]i|[kMGT])?$" }),
+        format!("bytes such as 65536, 64Ki or 3Mi, from {} to {}", shown(*range.start()), shown(*range.end())),
         move |text| {
             let bytes = parse_size(text).and_then(|bytes| usize::try_from(bytes).ok());
             bytes.filter(|bytes| range.contains(bytes)).and_then(NonZeroUsize::new)
         },
         move |bytes| json!(shown(bytes.get())),
-        move |_refused| allowed.clone(),
     )
 }
 
@@ -222,20 +218,19 @@ pub(super) fn size(range: RangeInclusive<usize>) -> Form<'static, NonZeroUsize> 
 pub(super) fn rate(most: f32, zero: Option<&'static str>) -> Form<'static, f32> {
     Form::of_text(
         json!({ "type": ["number", "string"], "minimum": 0, "pattern": r"^[0-9.eE+-]+( */ *[0-9.eE+-]+)?$" }),
-        move |text| parse_rate(text).filter(|rate| *rate <= most && (*rate > 0.0 || zero.is_some())),
-        // The shortest decimal that reads back as this 32-bit number.
-        |rate| rate.to_string().parse::<f64>().map_or(Json::Null, |rate| json!(rate)),
-        move |_refused| match zero {
+        match zero {
             Some(meaning) => format!("a rate per second such as 0.5 or 1/300, from 0 ({meaning}) to {most}"),
             None => format!("a rate per second such as 50 or 1/300, above 0 and up to {most}"),
         },
+        move |text| parse_rate(text).filter(|rate| *rate <= most && (*rate > 0.0 || zero.is_some())),
+        // The shortest decimal that reads back as this 32-bit number.
+        |rate| rate.to_string().parse::<f64>().map_or(Json::Null, |rate| json!(rate)),
     )
 }
 
 /// A value that `FromStr` reads and `Display` writes.
 fn parsed<T: FromStr + Display + 'static>(allowed: &'static str) -> Form<'static, T> {
-    let write = |value: &T| json!(value.to_string());
-    Form::of_text(string(), |text| text.parse().ok(), write, |_refused| allowed.to_owned())
+    Form::of_text(string(), allowed, |text| text.parse().ok(), |value: &T| json!(value.to_string()))
 }
 
 /// An IP address and a port, or a Unix domain socket.
@@ -253,21 +248,21 @@ pub(super) fn expressions() -> Form<'static, Vec<SmolStr>> {
         "a list of up to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
     );
     let are_expressions = |texts: &[SmolStr]| Origins::hosts(texts).is_ok();
-    list(listed, |text| Some(text.into()), SmolStr::to_string, are_expressions, allowed)
+    list(allowed, listed, |text| Some(text.into()), SmolStr::to_string, are_expressions)
 }
 
 /// Cipher suites by Go's names.
 pub(super) fn cipher_suites() -> Form<'static, Vec<CipherSuite>> {
     let known: Vec<String> = CipherSuite::all().map(CipherSuite::name).collect();
     let allowed = format!("a list of, or one text with commas between, {}", known.join(", "));
-    list(listed, CipherSuite::of, |suite| suite.name(), |_suites| true, allowed)
+    list(allowed, listed, CipherSuite::of, |suite| suite.name(), |_suites| true)
 }
 
 /// Names of hosts and IP addresses; one at least.
 pub(super) fn hosts() -> Form<'static, Vec<SmolStr>> {
     let host = |text: &str| (text.parse::<IpAddr>().is_ok() || is_host_name(text)).then(|| text.into());
     let allowed = format!("a list of 1 to {LIST_MAX} names of hosts and IP addresses");
-    list(listed, host, SmolStr::to_string, |hosts| !hosts.is_empty(), allowed)
+    list(allowed, listed, host, SmolStr::to_string, |hosts| !hosts.is_empty())
 }
 
 fn is_host_name(text: &str) -> bool {
@@ -283,9 +278,9 @@ fn is_host_name(text: &str) -> bool {
 pub(super) fn text<T: Serialize + for<'t> From<&'t str> + 'static>(most: usize) -> Form<'static, T> {
     Form::of_text(
         string(),
-        move |text| (!text.is_empty() && text.len() <= most).then(|| T::from(text)),
+        format!("a text of 1 to {most} bytes"),
+        move |text| (1..=most).contains(&text.len()).then(|| T::from(text)),
         |text| serde_json::to_value(text).unwrap_or_default(),
-        move |_refused| format!("a text of 1 to {most} bytes"),
     )
 }
 
@@ -301,25 +296,25 @@ pub(super) fn fields() -> Form<'static, Vec<Field>> {
             && fields.iter().enumerate().all(|(number, field)| !fields.iter().take(number).any(|f| f == field))
     };
     let allowed = format!("a list of one field or more, none twice, of {}", Field::ALL.map(Field::path).join(", "));
-    list(texts, Field::from_path, |field| field.path().to_owned(), are_distinct, allowed)
+    list(allowed, texts, Field::from_path, |field| field.path().to_owned(), are_distinct)
 }
 
 /// Texts, none empty; `allowed` is the text of an error.
 pub(super) fn texts_of(allowed: &str) -> Form<'static, Vec<SmolStr>> {
     let text = |text: &str| (1..=TEXT_MAX).contains(&text.len()).then(|| text.into());
-    list(texts, text, SmolStr::to_string, |_texts| true, allowed.to_owned())
+    list(allowed, texts, text, SmolStr::to_string, |_texts| true)
 }
 
 /// Patterns to match: exact, or a prefix with a trailing `*`.
 pub(super) fn patterns() -> Form<'static, Vec<Pattern>> {
     let allowed = format!("a text or a list of 1 to {LIST_MAX} texts, none empty, with * only at the end");
-    list(texts, pattern, pattern_text, |patterns| !patterns.is_empty(), allowed)
+    list(allowed, texts, pattern, pattern_text, |patterns| !patterns.is_empty())
 }
 
 /// Paths of requests, as patterns; there may be none.
 pub(super) fn paths() -> Form<'static, Vec<Pattern>> {
-    let allowed = "a list of paths that begin with /, with * only at the end".to_owned();
-    list(texts, |text| pattern(text).filter(|_| text.starts_with('/')), pattern_text, |_paths| true, allowed)
+    let allowed = "a list of paths that begin with /, with * only at the end";
+    list(allowed, texts, |text| pattern(text).filter(|_| text.starts_with('/')), pattern_text, |_paths| true)
 }
 
 fn pattern(text: &str) -> Option<Pattern> {
@@ -362,13 +357,11 @@ pub(super) fn log_level() -> Form<'static, SmolStr> {
     };
     Form::of_text(
         mixed(),
+        "off, error, warn, info, debug or trace, or directives such as info,eventweir::upstream=debug",
         move |text| {
             let text = switch(text);
             (text.len() <= TEXT_MAX && text.split(',').all(directive)).then(|| SmolStr::new(text))
         },
         |text| json!(text.as_str()),
-        |_refused| {
-            "off, error, warn, info, debug or trace, or directives such as info,eventweir::upstream=debug".to_owned()
-        },
     )
 }

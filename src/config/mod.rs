@@ -125,18 +125,15 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
 /// Everything that is wrong, at once. Also an empty file, because an editor may be about to write it, and a pipe.
 pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
     let Some(path) = path else { return load(None, overrides) };
-    let wrong = |reason: &str| {
-        Error::new(&path.display().to_string(), Origin::Nowhere, String::new(), Problem::File(reason.to_owned()))
-    };
     // A pipe cannot be read twice, and opening one may block.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return Err(wrong("is not a regular file, so it was read at the start only").into());
+        return Err(fault(path, "is not a regular file, so it was read at the start only"));
     }
-    let (name, text) = read_text(path)?;
+    let text = read_file(path).map_err(|reason| fault(path, reason))?;
     if text.trim().is_empty() {
-        return Err(wrong("is empty").into());
+        return Err(fault(path, "is empty"));
     }
-    with_files(Config::checked(RawConfig::parse(&name, &text)?, overrides, false))
+    with_files(Config::checked(RawConfig::parse(&path.display().to_string(), &text)?, overrides, false))
 }
 
 /// Does the same before the start, and also checks that the files of the listeners can be used.
@@ -175,7 +172,8 @@ fn with_files((mut config, mut errors): (Config, Errors)) -> Result<Config, Erro
 /// Reads the file at `path`. If it cannot be read, the errors also name the flags with values that no file allows.
 fn read_raw(path: Option<&Path>, overrides: &Overrides) -> Result<RawConfig, Errors> {
     let Some(path) = path else { return Ok(RawConfig::default()) };
-    let read = read_text(path).and_then(|(name, text)| RawConfig::parse(&name, &text));
+    let read = read_file(path).map_err(|reason| fault(path, reason));
+    let read = read.and_then(|text| RawConfig::parse(&path.display().to_string(), &text));
     read.map_err(|mut errors| {
         let (_, of_flags) = Config::checked(RawConfig::default(), overrides, false);
         errors.append(of_flags.of_values());
@@ -191,12 +189,9 @@ fn read_named(key: &str, path: &Path) -> Result<RawConfig, Errors> {
     RawConfig::parse(&name, &text)
 }
 
-/// Returns the name and the text of a file.
-fn read_text(path: &Path) -> Result<(String, String), Errors> {
-    let name = path.display().to_string();
-    let text =
-        read_file(path).map_err(|reason| Error::new(&name, Origin::Nowhere, String::new(), Problem::File(reason)))?;
-    Ok((name, text))
+/// Returns the error of the configuration file itself.
+fn fault(path: &Path, reason: impl Into<String>) -> Errors {
+    Error::new(&path.display().to_string(), Origin::Nowhere, String::new(), Problem::File(reason.into())).into()
 }
 
 fn read_file(path: &Path) -> Result<String, String> {

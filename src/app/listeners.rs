@@ -54,8 +54,8 @@ pub(super) fn origins(config: &Config, address: &Address) -> Origins {
 /// TLS of the listeners, and the web configuration of the admin port.
 #[derive(Debug)]
 pub(super) struct Secured {
-    face: Option<Tls>,
-    admin: Option<Tls>,
+    pub(super) face: Option<Tls>,
+    pub(super) admin: Option<Tls>,
     /// The web configuration as last read, or its errors.
     web: Mutex<Result<AdminWeb, config::Errors>>,
 }
@@ -81,14 +81,6 @@ impl Secured {
         };
         let face = open(face, config.ingest.max_connections.get())?;
         Ok(Self { face, admin: open(admin, ADMIN_CONNECTIONS)?, web: Mutex::new(Ok(web)) })
-    }
-
-    pub(super) fn face(&self) -> Option<Tls> {
-        self.face.clone()
-    }
-
-    pub(super) fn admin(&self) -> Option<Tls> {
-        self.admin.clone()
     }
 
     /// Returns users and headers of the admin port.

@@ -241,7 +241,7 @@ impl App {
         };
         let server = server::Server {
             listener: listeners.face,
-            tls: self.secured.face(),
+            tls: self.secured.face.clone(),
             settings: limits.clone(),
             connections,
             tasks: self.tasks.clone(),
@@ -270,7 +270,7 @@ impl App {
         self.follow_upstream(config.upstream.history);
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
-        tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face().is_some(), "listening");
+        tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face.is_some(), "listening");
         self.warn_of_address();
         Ok(())
     }
@@ -291,7 +291,7 @@ impl App {
     fn serve_admin(self: &Arc<Self>, listener: TcpListener, limits: &server::Settings) -> Result<(), Error> {
         let admin = server::Server {
             listener: listener.into(),
-            tls: self.secured.admin(),
+            tls: self.secured.admin.clone(),
             settings: server::Settings { max_connections: ADMIN_CONNECTIONS, ..limits.clone() },
             connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")?,
             tasks: self.tasks.clone(),

@@ -75,12 +75,14 @@ pub(crate) fn check_operations(caller: &Caller, group: ApiGroup, name: &str, pat
     let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
     let changes = operations.iter().filter(|operation| operation["op"] != "test");
     // A move removes what is at its `from`.
-    let mut paths = changes.flat_map(|change| [&change["path"], &change["from"]]).filter_map(Value::as_str);
-    let touched = |path: &str| {
-        let member = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    let paths = changes.flat_map(|change| [&change["path"], &change["from"]]).filter_map(Value::as_str);
+    // COMPAT(apiserver): what comes before the first slash is ignored.
+    let mut fields = paths.map(|path| path.split_once('/').map_or("", |(_, field)| field));
+    let touched = |field: &str| {
+        let member = field.split('/').next().unwrap_or_default();
         member.is_empty() || SOURCES.contains(&member)
     };
-    let path = paths.find(|path| touched(path)).map(|path| path.trim_start_matches('/').replace('/', "."));
+    let path = fields.find(|field| touched(field)).map(|field| field.replace('/', "."));
     path.map_or(Ok(()), |field| Err(unpatchable(caller, group, name, &field)))
 }
 
@@ -188,9 +190,10 @@ mod tests {
             check_operations(&caller, ApiGroup::Core, "e", &patch).is_ok()
         };
         assert!(check("add", "/message") && check("add", "/sources") && check("test", "/source/host"));
-        for path in ["", "/source", "/source/host", "/reportingInstance", "/deprecatedSource/component"] {
+        for path in ["", "/source", "/source/host", "/reportingInstance", "x/source/host", "source"] {
             assert!(!check("replace", path), "{path}");
         }
+        assert!(!check("replace", "/deprecatedSource/component"));
         let moved = serde_json::json!([{ "op": "move", "from": "/source/host", "path": "/message" }]);
         assert!(check_operations(&caller, ApiGroup::Core, "e", &moved).is_err());
     }

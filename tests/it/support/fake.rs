@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use eventweir::clock::{Clock, Mono};
 use eventweir::correlator::MESSAGE_PREFIX;
-use eventweir::event::json::{self, EventList, FieldValidation};
+use eventweir::event::json::{self, FieldValidation};
 use eventweir::event::patching::PatchType;
 use eventweir::event::{ApiGroup, Event, conversion, validate};
 use eventweir::outbox::DIGEST_REASON;
@@ -27,6 +27,7 @@ use prometheus::Registry;
 use serde_json::{Value, json};
 
 use super::events::{START, event};
+use super::lists::Reading;
 
 /// Fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +124,7 @@ struct Request {
     namespace: String,
     name: String,
     event: Option<Event>,
+    reading: Reading,
     /// A patch and its options.
     patch: Option<(ClientPatch, PatchOptions)>,
 }
@@ -211,6 +213,12 @@ impl FakeApiserver {
         self.0.lock().latency = latency;
     }
 
+    /// Accepts connections and answers at once, or as before. Returns what it did before.
+    pub(crate) fn set_condition(&self, (up, latency): (bool, Duration)) -> (bool, Duration) {
+        let mut state = self.0.lock();
+        (std::mem::replace(&mut state.up, up), std::mem::replace(&mut state.latency, latency))
+    }
+
     /// Returns the requests so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.0.lock().seen.clone()
@@ -236,11 +244,15 @@ impl FakeApiserver {
 
     /// Returns the stored events, except those of other writers.
     pub(crate) fn events(&self) -> Vec<Event> {
+        self.all().into_iter().filter(|event| event.source.component != "stranger").collect()
+    }
+
+    /// Returns the stored events.
+    pub(crate) fn all(&self) -> Vec<Event> {
         let mut state = self.0.lock();
         let now = state.clock.now();
         let page = state.store.list(None, &ListOptions::default(), now).unwrap();
-        let events = page.items.into_iter().map(Arc::unwrap_or_clone);
-        events.filter(|event| event.source.component != "stranger").collect()
+        page.items.into_iter().map(Arc::unwrap_or_clone).collect()
     }
 
     /// Whether another writer's event has this name.
@@ -421,8 +433,7 @@ impl FakeApiserver {
                 state.store.create(event, now)?
             }
             Method::GET if name.is_empty() => {
-                let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
-                return Ok(list_body(request.group, page));
+                return request.reading.answer(&mut state.store, request.group, namespace, now);
             }
             Method::GET => state.store.get(namespace, name, now)?,
             Method::PUT => {
@@ -432,10 +443,11 @@ impl FakeApiserver {
             }
             Method::DELETE if name.is_empty() => {
                 let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
+                let all = request.reading.answer(&mut state.store, request.group, namespace, now);
                 for event in &page.items {
                     state.store.delete(namespace, &event.metadata.name, &DeleteOptions::default(), now)?;
                 }
-                return Ok(list_body(request.group, page));
+                return all;
             }
             Method::DELETE => {
                 state.store.delete(namespace, name, &DeleteOptions::default(), now)?;
@@ -504,7 +516,8 @@ impl Request {
         let query = head.uri.query().unwrap_or_default();
         let manager =
             query.split('&').find_map(|pair| pair.strip_prefix("fieldManager=")).unwrap_or_default().to_owned();
-        Self { group, manager, namespace, name, event, patch }
+        let reading = Reading::read(group, query);
+        Self { group, manager, namespace, name, event, reading, patch }
     }
 }
 
@@ -512,17 +525,9 @@ impl Request {
 pub(crate) const MANAGED: &str =
     r#"[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:count":{}}}]"#;
 
-fn managed(mut event: Event) -> Event {
+pub(crate) fn managed(mut event: Event) -> Event {
     event.metadata.managed_fields = Some(MANAGED.into());
     event
-}
-
-fn list_body(group: ApiGroup, page: store::Page) -> Vec<u8> {
-    let items = page.items.into_iter().map(|event| managed(Arc::unwrap_or_clone(event))).collect();
-    let list = EventList { resource_version: page.resource_version, items, ..EventList::default() };
-    let mut body = Vec::new();
-    json::write_list(group, &list, &mut body);
-    body
 }
 
 fn shown(group: ApiGroup, event: Event) -> Vec<u8> {

@@ -8,5 +8,6 @@ pub(crate) mod disk;
 pub(crate) mod events;
 pub(crate) mod fake;
 pub(crate) mod http;
+pub(crate) mod lists;
 pub(crate) mod log;
 pub(crate) mod seeds;

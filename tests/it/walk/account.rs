@@ -237,6 +237,13 @@ impl Account {
         self.kinds[kind].is_unknown
     }
 
+    /// Whether the record of a kind shows what this account expects, even while occurrences wait.
+    pub(super) fn is_certain(&self, kind: KindId) -> bool {
+        let tally = &self.kinds[kind];
+        let is_known = !tally.is_unread && !tally.is_unknown && !tally.is_divided;
+        is_known && tally.others == 0 && tally.ghost.is_none() && tally.gone.is_none() && tally.remembered.is_empty()
+    }
+
     /// Whether a kind may have another record, which is not stored yet.
     pub(super) fn is_divided(&self, kind: KindId) -> bool {
         self.kinds[kind].is_divided

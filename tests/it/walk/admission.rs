@@ -492,6 +492,7 @@ impl Walk {
             let balance = process.balance();
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, 0));
         }
+        self.world.check_numbers().await;
         self.world.check_explained().await;
     }
 }

@@ -8,7 +8,9 @@ mod growth;
 mod lives;
 mod model;
 mod process;
+mod reads;
 mod sums;
+mod views;
 mod world;
 
 use std::collections::VecDeque;

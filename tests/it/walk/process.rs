@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use eventweir::access::{self, Access};
+use eventweir::clock::Mono;
 use eventweir::correlator::{self, KeySecret, Policy};
 use eventweir::deliver::{self, GateSettings, Monitor};
 use eventweir::event::Event;
@@ -16,11 +17,12 @@ use eventweir::ingest::{self, Ack, Admission, Aliases, Face, Shared};
 use eventweir::ledger::Balance;
 use eventweir::outbox;
 use eventweir::server::Origins;
-use eventweir::shadow::Shadow;
+use eventweir::shadow::{Rules, Shadow};
 use eventweir::shard::{self, Listed, Shards};
 use eventweir::spool::{Beginning, Spool};
 use http::Request;
 use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
 use prometheus::Registry;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -30,6 +32,7 @@ use tower::ServiceExt as _;
 use super::super::support::bench::policy;
 use super::super::support::disk::Disk;
 use super::super::support::fake::FakeApiserver;
+use super::views::{self, Views};
 
 /// `upstream.writes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +77,8 @@ pub(super) struct Process {
     monitor: Monitor,
     stop: CancellationToken,
     tasks: JoinSet<()>,
+    views: Mutex<Views>,
+    began: Mono,
 }
 
 pub(super) struct Reply {
@@ -114,6 +119,11 @@ impl Process {
         let upstream = fake.upstream();
         let delivery = deliver::run(shards.clone(), upstream.clone(), monitor.clone(), stop.clone(), rng.u64(..));
         tasks.spawn(delivery);
+        // A second configuration that is as the first one.
+        let (shadow, shadowing) = Shadow::new(shards.clone(), secret);
+        let (file, policy, settings) = (String::new(), setup.policy.clone(), setup.settings.clone());
+        shadow.set(Some(Rules { file, policy, settings }));
+        tasks.spawn(shadowing.run(stop.clone()));
         let ask: access::Ask = Arc::new(|_, _| Box::pin(std::future::pending()));
         let counted = access::Metrics::new(&registry).unwrap();
         let access = Access::new(access::Settings::default(), ask, clock, secret, counted);
@@ -125,7 +135,7 @@ impl Process {
             stop: CancellationToken::new(),
             listed,
             spool: spool.clone(),
-            shadow: Shadow::new(shards.clone(), secret).0,
+            shadow,
             upstream_up: monitor.up(),
         };
         let aliases = Aliases::new(NonZeroUsize::new(1000).unwrap(), secret);
@@ -134,7 +144,9 @@ impl Process {
         let metrics = ingest::Metrics::new(&registry).unwrap();
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared)
             .admitting(Admission::default());
-        let mut process = Self { shards, spool, face, fake: fake.clone(), read: 0, monitor, stop, tasks };
+        let views = Mutex::new(Views::new(&shards, &setup.settings, &registry));
+        let began = fake.clock().now().mono;
+        let mut process = Self { shards, spool, face, fake: fake.clone(), read: 0, monitor, stop, tasks, views, began };
         process.list();
         process
     }
@@ -212,6 +224,24 @@ impl Process {
             let event = stored.iter().find(|event| event.metadata.name == record["name"].as_str().unwrap());
             assert_eq!(event.map(|event| event.count.into()), record["count"].as_i64(), "{record:#}");
         }
+    }
+
+    /// Checks that the tap tells what is in the ledger.
+    pub(super) fn check_tap(&self) {
+        self.views.lock().check_tap(&self.balance().ledger);
+    }
+
+    /// Checks that the metrics, the numbers of `top` and those of the shadow are those of the ledger.
+    pub(super) async fn check_numbers(&self) {
+        self.check_tap();
+        let balance = self.balance();
+        let received = self.views.lock().check_metrics(&self.shards, &balance);
+        if self.fake.clock().now().mono.since(self.began) < Duration::from_secs(3000) {
+            let reply = self.send("GET", "/eventweir/v1/top?window=1h", "", String::new()).await;
+            views::check_top(&reply.json(), received, &balance);
+        }
+        let reply = self.send("GET", "/eventweir/v1/shadow", "", String::new()).await;
+        views::check_shadow(&reply.json(), self.views.lock().restored);
     }
 
     /// Returns the occurrences that wait, by event.

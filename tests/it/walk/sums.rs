@@ -1,12 +1,14 @@
 //! A random walk through what changes the number of records: digests, storm records, combined events, drains with a
 //! deadline, and reloads of the configuration. After it, the sum of all counts upstream is what was posted.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::correlator::{self, Matches, Naming, Pattern, Policy, Rate, Rule, Suppression};
-use eventweir::event::conversion;
+use eventweir::correlator::{self, MESSAGE_PREFIX, Matches, Naming, Pattern, Policy, Rate, Rule, Suppression};
+use eventweir::event::json::decode_event;
+use eventweir::event::{ApiGroup, conversion};
 use eventweir::explain;
 use eventweir::ledger::Ledger;
 use eventweir::outbox::{self, GroupSettings, LostReason};
@@ -38,6 +40,10 @@ struct Posted {
 impl Posted {
     const fn path(self) -> &'static str {
         if self.is_new { "/apis/events.k8s.io/v1/namespaces/shop/events" } else { "/api/v1/namespaces/shop/events" }
+    }
+
+    const fn group(self) -> ApiGroup {
+        if self.is_new { ApiGroup::Events } else { ApiGroup::Core }
     }
 
     fn body(self) -> Value {
@@ -253,12 +259,15 @@ struct Walk {
     lost: u64,
     /// Losses that `posted` does not contain any more.
     forgiven: u64,
+    /// The event that each name of a replica leads to, by replica.
+    names: Vec<BTreeMap<usize, Posted>>,
 }
 
 impl Walk {
     fn begin(setup: Setup, seed: u64) -> Self {
         let world = World::new(setup, seed);
-        let mut walk = Self { world, posted: 0, written: 0, lost: 0, forgiven: 0 };
+        let names = vec![BTreeMap::new(); world.setup.replicas];
+        let mut walk = Self { world, posted: 0, written: 0, lost: 0, forgiven: 0, names };
         for replica in 0..walk.world.setup.replicas {
             walk.world.start(replica);
         }
@@ -304,8 +313,10 @@ impl Walk {
 
     async fn post(&mut self, replica: usize, event: Posted) {
         let reply = self.process(replica).send("POST", event.path(), JSON, event.body().to_string()).await;
-        if self.world.is_accepted(replica % self.world.setup.replicas, &reply, 201) {
+        let replica = replica % self.world.setup.replicas;
+        if self.world.is_accepted(replica, &reply, 201) {
             self.posted += 1;
+            self.names[replica].insert(event.name, event);
         }
     }
 
@@ -332,6 +343,7 @@ impl Walk {
     }
 
     async fn start_again(&mut self, replica: usize) {
+        self.names[replica].clear();
         if self.world.setup.spool {
             self.world.start(replica);
             return;
@@ -373,10 +385,9 @@ impl Walk {
             let balance = process.balance();
             let suppressed = balance.ledger.lost(LostReason::Suppressed);
             assert_eq!((balance.total_waiting(), balance.ledger.total_lost()), (0, suppressed));
-            if !self.world.setup.spool {
-                grouped(process, &balance.ledger, suppressed);
-            }
+            grouped(process, &balance.ledger, suppressed);
         }
+        self.world.check_numbers().await;
         for object in (0..OBJECTS).map(|object| format!("web-{object}")) {
             let mut explained = 0;
             for process in self.world.running() {
@@ -388,6 +399,39 @@ impl Walk {
             let stored = self.world.fake.events().into_iter().filter(|event| event.involved_object.name == object);
             let shown: u64 = stored.map(|event| u64::from(conversion::occurrences(&event).unsigned_abs())).sum();
             assert!(explained <= shown, "{object}: {explained} of {shown}");
+        }
+    }
+
+    /// Checks that each name leads to the client's own event, unless that has folded or was dropped.
+    async fn check_names(&self) {
+        for (replica, (name, posted)) in
+            self.names.iter().zip(0..).flat_map(|(of, replica)| of.iter().map(move |one| (replica, one)))
+        {
+            let process = self.process(replica);
+            let event = decode_event(posted.group(), posted.body().to_string().as_bytes()).unwrap();
+            let found = process.shards.find(&event).filter(|found| found.stored || found.unsettled.is_some());
+            let reply =
+                process.send("GET", &format!("/api/v1/namespaces/shop/events/n{name}"), JSON, String::new()).await;
+            if found.is_some() {
+                let document = reply.json();
+                let members = [&document["metadata"]["name"], &document["involvedObject"]["name"], &document["reason"]];
+                assert_eq!(
+                    members,
+                    [&format!("n{name}"), &*event.involved_object.name, &*event.reason],
+                    "{}",
+                    reply.text
+                );
+                let message = document["message"].as_str().unwrap();
+                assert!(
+                    message.ends_with(&*event.message) || message.starts_with(MESSAGE_PREFIX),
+                    "{} {}",
+                    event.message,
+                    reply.text
+                );
+                assert!(document["count"].as_i64() >= Some(1), "{}", reply.text);
+            } else {
+                assert!([200, 404].contains(&reply.status), "{}", reply.text);
+            }
         }
     }
 
@@ -406,7 +450,8 @@ fn grouped(process: &Process, ledger: &Ledger, suppressed: u64) {
         [all[0] + received, all[1] + rejected, all[2] + shown + folded + lost, all[3] + dropped]
     });
     let [received, rejected, settled, dropped] = all;
-    assert_eq!((received - rejected, dropped), (ledger.received(), suppressed), "{ledger:?}");
+    let accepted = ledger.received() - ledger.total_rejected();
+    assert_eq!((received - rejected, dropped), (accepted, suppressed), "{ledger:?}");
     let least = if suppressed == 0 { received - rejected } else { received - rejected - dropped };
     assert!((least..=received - rejected).contains(&settled), "{all:?} {ledger:?}");
 }
@@ -428,6 +473,7 @@ fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
         for step in steps {
             walk.take(step).await;
             walk.world.check_explained().await;
+            walk.world.undisturbed(walk.check_names()).await;
         }
         walk.settle().await;
         walk.world.check_forgotten().await;

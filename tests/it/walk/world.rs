@@ -14,6 +14,7 @@ use super::super::support::disk::Disk;
 use super::super::support::events::START;
 use super::super::support::fake::{FakeApiserver, Fault};
 use super::process::{Process, Reply, Setup};
+use super::reads::Reader;
 
 /// Longest time, in seconds, after which a request without an answer is executed.
 pub(super) const LATE: u64 = 60;
@@ -47,6 +48,7 @@ pub(super) struct World {
     /// Whether each disk has no room.
     pub(super) full: Vec<bool>,
     pub(super) processes: Vec<Option<Process>>,
+    readers: Vec<Reader>,
 }
 
 impl World {
@@ -87,6 +89,7 @@ impl World {
             disks: (0..replicas).map(|_| Disk::default()).collect(),
             full: vec![false; replicas],
             processes: (0..replicas).map(|_| None).collect(),
+            readers: Reader::several(),
         }
     }
 
@@ -151,9 +154,17 @@ impl World {
         process.kill().await;
     }
 
-    /// Checks that each process explains every occurrence that it has received.
+    /// Checks that the numbers of each process agree.
+    pub(super) async fn check_numbers(&self) {
+        for process in self.running() {
+            process.check_numbers().await;
+        }
+    }
+
+    /// Checks that each process explains every occurrence that it has received, as its tap does.
     pub(super) async fn check_explained(&self) {
         for process in self.running() {
+            process.check_tap();
             for object in ["web-0", "web-1"] {
                 process.explained_as_shown(object).await;
             }
@@ -168,6 +179,29 @@ impl World {
             let Sizes { sources, tracked_keys, folded, lines, .. } = sizes;
             assert_eq!(sizes, Sizes { sources, tracked_keys, folded, lines, ..Sizes::default() });
         }
+    }
+
+    /// Checks what clients list and watch at any process.
+    pub(super) async fn check_reads(&mut self) {
+        let mut readers = std::mem::take(&mut self.readers);
+        let processes: Vec<_> = self.running().collect();
+        let reading = async {
+            for (reader, process) in readers.iter_mut().zip(processes.into_iter().cycle()) {
+                reader.read(process, &self.fake.all()).await;
+            }
+        };
+        self.undisturbed(reading).await;
+        self.readers = readers;
+    }
+
+    /// Looks while the upstream answers reads at once and without faults, so that nothing else happens meanwhile.
+    pub(super) async fn undisturbed<T>(&self, look: impl Future<Output = T>) -> T {
+        let condition = self.fake.set_condition((true, Duration::ZERO));
+        let reads = std::mem::take(&mut *self.reads.lock());
+        let seen = look.await;
+        self.fake.set_condition(condition);
+        *self.reads.lock() = reads;
+        seen
     }
 
     /// Ends all faults that were planned.

@@ -1,0 +1,144 @@
+//! What a process shows of its occurrences beside `explain`: the tap, the metrics, and the numbers of `top` and of the
+//! page. After each step they are those of its ledger.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use eventweir::explain::Line;
+use eventweir::ledger::{Balance, Ledger, LostReason, RejectReason, Why, WrittenAs};
+use eventweir::shard::{self, Shards};
+use prometheus::Registry;
+use prometheus::proto::MetricFamily;
+use serde_json::Value;
+use tokio::sync::broadcast::Receiver;
+
+/// First decisions about accepted occurrences.
+const ACCEPTED: [&str; 5] = ["created", "counted", "combined", "deferred", "dropped"];
+
+pub(super) struct Views {
+    lines: Receiver<Arc<Line>>,
+    /// Occurrences of the tap's lines, by verdict and reason.
+    told: BTreeMap<(&'static str, &'static str), u64>,
+    /// Occurrences from the spool, of which the tap says nothing.
+    pub(super) restored: u64,
+    metrics: shard::Metrics,
+    settings: shard::Settings,
+    registry: Registry,
+}
+
+impl Views {
+    /// Returns the views of a process that has not received anything yet.
+    pub(super) fn new(shards: &Shards, settings: &shard::Settings, registry: &Registry) -> Self {
+        Self {
+            lines: shards.tap().read(),
+            told: BTreeMap::new(),
+            restored: shards.balance().ledger.received(),
+            metrics: shard::Metrics::new().unwrap(),
+            settings: settings.clone(),
+            registry: registry.clone(),
+        }
+    }
+
+    /// Compares the tap with the ledger.
+    pub(super) fn check_tap(&mut self, ledger: &Ledger) {
+        while let Ok(line) = self.lines.try_recv() {
+            *self.told.entry((line.verdict, line.why)).or_default() += line.occurrences;
+        }
+        let told = |verdict, why| self.told(verdict, why);
+        let accepted: u64 = ACCEPTED.iter().map(|verdict| told(verdict, "")).sum();
+        assert_eq!(accepted + self.restored, ledger.received() - ledger.total_rejected(), "{:?}", self.told);
+        assert_eq!(told("dropped", ""), ledger.lost(LostReason::Suppressed), "{:?}", self.told);
+        assert_eq!(told("written", ""), ledger.total_written(), "{:?}", self.told);
+        for reason in LostReason::ALL.into_iter().filter(|reason| *reason != LostReason::Suppressed) {
+            assert_eq!(told("lost", reason.label()), ledger.lost(reason), "{:?}", self.told);
+        }
+        for reason in RejectReason::ALL {
+            assert!(told("rejected", reason.label()) <= ledger.rejected(reason), "{:?}", self.told);
+        }
+    }
+
+    fn told(&self, verdict: &str, why: &str) -> u64 {
+        self.told.get(&(verdict, why)).copied().unwrap_or(0)
+    }
+
+    /// Compares the metrics with the ledger and the tap. Returns the occurrences of events that were read.
+    pub(super) fn check_metrics(&mut self, shards: &Shards, balance: &Balance) -> u64 {
+        let ledger = &balance.ledger;
+        let families = self.metrics.collect(shards, &self.settings);
+        let all: Vec<_> = families.into_iter().chain(self.registry.gather()).collect();
+        let metric = |name: &str, label: &str| value(&all, &format!("eventweir_{name}"), label);
+        assert_eq!(metric("ledger_received_total", ""), ledger.received());
+        for reason in RejectReason::ALL {
+            assert_eq!(metric("ledger_rejected_total", reason.label()), ledger.rejected(reason));
+        }
+        for shown in WrittenAs::ALL {
+            assert_eq!(metric("ledger_written_total", shown.label()), ledger.written(shown));
+        }
+        for reason in LostReason::ALL {
+            assert_eq!(metric("ledger_lost_total", reason.label()), ledger.lost(reason));
+        }
+        for why in Why::ALL {
+            assert_eq!(metric("ledger_waiting", why.label()), balance.waiting[why as usize]);
+        }
+        for verdict in ACCEPTED {
+            assert_eq!(metric("ingest_occurrences_total", verdict), self.told(verdict, ""));
+        }
+        // A request that is refused as a whole is of no event.
+        let groups = shards.groups();
+        let read: u64 = groups.iter().flatten().map(|group| group.totals.rejected).sum();
+        let unread = ledger.total_rejected() - read;
+        let received = ledger.received() - unread;
+        assert_eq!(metric("kube_events_total", ""), received);
+        received
+    }
+}
+
+/// Returns the sum of the values of a metric that have this label; all with an empty one.
+fn value(families: &[MetricFamily], name: &str, label: &str) -> u64 {
+    let family = families.iter().find(|family| family.name() == name).unwrap_or_else(|| panic!("no {name}"));
+    let of_label = family
+        .get_metric()
+        .iter()
+        .filter(|metric| label.is_empty() || metric.get_label().iter().any(|pair| pair.value() == label));
+    let values = of_label.map(|metric| metric.get_counter().get_value() + metric.get_gauge().get_value());
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers")]
+    let sum = values.sum::<f64>() as u64;
+    sum
+}
+
+/// Compares both configurations of the shadow, which are equal. `before` waited when it began, which only the live one
+/// has written since.
+pub(super) fn check_shadow(shadow: &Value, before: u64) {
+    let [live, other] = [("live", before), ("shadow", 0)].map(|(side, before)| {
+        let account = &shadow["account"][side];
+        let all = ["received", "rejected", "shown", "waiting", "lost"].map(|member| account[member].as_u64().unwrap());
+        let [received, rejected, shown, waiting, lost] = all;
+        assert_eq!(received + before, rejected + shown + waiting + lost, "{side}: {shadow:#}");
+        let rows = shadow["reasons"].as_array().unwrap().iter();
+        let of_event =
+            rows.map(|row| row["received"][side].as_u64().unwrap() - row[side]["rejected"].as_u64().unwrap());
+        assert_eq!(of_event.sum::<u64>(), received - rejected, "{side}: {shadow:#}");
+        received - rejected
+    });
+    assert_eq!((live, shadow["missed"].as_u64()), (other, Some(0)), "{shadow:#}");
+}
+
+/// Compares the numbers of `top`, of a process that is younger than an hour, with the ledger.
+pub(super) fn check_top(top: &Value, received: u64, balance: &Balance) {
+    let ledger = &balance.ledger;
+    let sum = |numbers: &Value| -> u64 { numbers.as_array().unwrap().iter().filter_map(Value::as_u64).sum() };
+    let rows = |table: &str, member: &str| -> u64 {
+        top[table].as_array().unwrap().iter().filter_map(|row| row[member].as_u64()).sum()
+    };
+    assert_eq!(top["account"]["received"], ledger.received());
+    assert_eq!(top["account"]["written"], ledger.total_written());
+    assert_eq!(sum(&top["perMinute"]["received"]), received, "{top:#}");
+    let writes = sum(&top["perMinute"]["written"]);
+    for table in ["objects", "reasons", "components", "namespaces"] {
+        assert_eq!(rows(table, "received"), received, "{table}: {top:#}");
+        assert!(rows(table, "writes") <= writes, "{table}: {top:#}");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let received = received as f64;
+    assert_eq!(top["receivedLastHour"].as_f64(), Some(received), "{top:#}");
+}

@@ -43,14 +43,19 @@ pub struct Entry {
     /// Occurrences under the tag that the upstream has not acknowledged, including those in flight.
     pub owed: Occurrences,
     /// Occurrences to count under another tag, because no write of them was ever sent.
+    #[serde(default)]
     pub later: Occurrences,
     /// Number of the owed occurrences that the client was allowed to create itself (admission).
+    #[serde(default)]
     pub carried: u64,
     /// Whether a client's DELETE got no answer, and the record was not read since.
+    #[serde(default)]
     pub may_be_deleted: bool,
     /// Client lines for the occurrences under the tag.
+    #[serde(default)]
     pub lines: Vec<ClientLine>,
     /// How far clients have counted with the later occurrences too.
+    #[serde(default)]
     pub later_lines: Vec<ClientLine>,
 }
 

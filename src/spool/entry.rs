@@ -148,17 +148,25 @@ mod tests {
         assert_eq!((found.id.as_str(), found.round, found.entry), ("0-1", 5, entry("öä\n\"")));
     }
 
-    /// With fewer numbers of occurrences, and a line without names of its members.
+    /// With fewer numbers of occurrences, a line without names of its members, and without the members that came later.
     #[test]
     fn an_entry_of_an_older_version_is_read() {
-        let head = concat!(
+        let old = concat!(
             r#"{"id":"0-1","round":5,"source":"ffffffffffffffffffffffffffffffff","key":"1","budget":"0","kind":"combined","#,
-            r#""stored":true,"tag":"tally.eventweir/a.1","settled":4,"owed":[0,3],"later":[0,0,2],"carried":1,"#,
-            r#""may_be_deleted":true,"lines":[["web-0.2",4294967295,5]],"later_lines":[["web-0.3",0,1]]}"#,
+            r#""stored":true,"tag":"tally.eventweir/a.1","settled":4,"owed":[0,3]"#,
         );
-        let mut body = [head.as_bytes(), b"\n"].concat();
-        json::write_item(ApiGroup::Core, &entry("m").event, &mut body);
-        assert_eq!(decode(&framed(&body)).unwrap().entry, entry("m"));
+        let newer = concat!(
+            r#","later":[0,0,2],"carried":1,"may_be_deleted":true,"#,
+            r#""lines":[["web-0.2",4294967295,5]],"later_lines":[["web-0.3",0,1]]"#,
+        );
+        let later = Occurrences::default();
+        let (lines, later_lines) = (Vec::new(), Vec::new());
+        let plain = Entry { later, carried: 0, may_be_deleted: false, lines, later_lines, ..entry("m") };
+        for (members, expected) in [("", plain), (newer, entry("m"))] {
+            let mut body = format!("{old}{members}}}\n").into_bytes();
+            json::write_item(ApiGroup::Core, &expected.event, &mut body);
+            assert_eq!(decode(&framed(&body)).unwrap().entry, expected);
+        }
     }
 
     #[test]

@@ -64,7 +64,8 @@ impl FieldSelector {
     /// 400 for an unknown field or an invalid selector.
     pub fn parse(text: &str, group: ApiGroup) -> Result<Self, Status> {
         let mut terms = Vec::new();
-        for part in split_terms(text).filter(|part| !part.is_empty()) {
+        // COMPAT(apiserver): a term of nothing but an operator selects everything.
+        for part in split_terms(text).filter(|part| !matches!(*part, "" | "=" | "==" | "!=")) {
             let refused = |fault: &str| Status::bad_request(format!("fieldSelector: {part:?} {fault}"));
             let (name, relation, value) =
                 split_term(part).ok_or_else(|| refused("is not a term such as type=Warning or type!=Normal"))?;
@@ -183,6 +184,7 @@ mod tests {
         };
         check("", ApiGroup::Core, true);
         check(",", ApiGroup::Core, true);
+        check("=,!=,==", ApiGroup::Core, true);
         check("type=Warning", ApiGroup::Core, true);
         check("type==Warning", ApiGroup::Core, true);
         check("type!=Warning", ApiGroup::Core, false);

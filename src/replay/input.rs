@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::ops::Range;
 
 use flate2::read::MultiGzDecoder;
 use serde::Deserialize;
@@ -147,7 +148,10 @@ impl<'r> Recording<'r> {
             Format::Documents => {
                 let mut bytes = Vec::new();
                 input.read_to_end(&mut bytes)?;
-                Box::new(documents(&String::from_utf8_lossy(&bytes)).into_iter().map(Ok))
+                let text = String::from_utf8(bytes)
+                    .unwrap_or_else(|fault| String::from_utf8_lossy(fault.as_bytes()).into_owned());
+                let found = documents(&text).into_iter();
+                Box::new(found.map(move |found| Ok(found.map(|(line, at)| (line, text[at].to_owned())))))
             }
         };
         let (seen, held) = (Seen::default(), BTreeMap::new());
@@ -314,9 +318,9 @@ fn next_line(input: &mut impl BufRead, line: &mut u64) -> io::Result<Option<Docu
     }
 }
 
-/// Returns the objects of a text: items of Lists and arrays, and documents in sequence. Continues after what is no JSON
-/// on the next line.
-fn documents(text: &str) -> Vec<Document> {
+/// Returns the line and the place of each object in a text: items of Lists and arrays, and documents in sequence.
+/// Continues after what is no JSON on the next line.
+fn documents(text: &str) -> Vec<Result<(u64, Range<usize>), Bad>> {
     #[derive(Deserialize)]
     struct List<'a> {
         #[serde(borrow)]
@@ -347,9 +351,9 @@ fn documents(text: &str) -> Vec<Document> {
                     serde_json::from_str(object.get()).map_or_else(|_event| vec![object], |list: List<'_>| list.items);
                 for item in items {
                     // Each item is a part of the text.
-                    let line = line_of(item.get().as_ptr().addr() - text.as_ptr().addr());
-                    let is_short = item.get().len() <= DOCUMENT_BYTES;
-                    found.push(if is_short { Ok((line, item.get().to_owned())) } else { Err(too_long(line)) });
+                    let start = item.get().as_ptr().addr() - text.as_ptr().addr();
+                    let (line, place) = (line_of(start), start..start + item.get().len());
+                    found.push(if place.len() <= DOCUMENT_BYTES { Ok((line, place)) } else { Err(too_long(line)) });
                 }
                 objects.byte_offset()
             }

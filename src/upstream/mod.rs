@@ -72,7 +72,7 @@ const NO_APPLY: &str = "the embedded store does not do server-side apply; starte
 /// Each request is sent once, in the API group that its client used or, without one, that of the settings.
 ///
 /// # Errors
-/// Errors are the upstream's refusals, or 503 and 504 when there is no answer. A write without an answer may have been
+/// The upstream's refusals, or 503 and 504 when there is no answer. A write without an answer may have been
 /// carried out.
 impl Upstream {
     /// Sends the request of a record once. Dropping the future abandons the request, which may still be carried out.

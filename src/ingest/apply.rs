@@ -11,7 +11,7 @@ use super::asked::Asked;
 use super::options::{self, Options};
 use super::rejection::StatusError;
 use super::{Face, ack, aliases, decode, update, yaml};
-use crate::access::Extent;
+use crate::access::{Extent, check_removals};
 use crate::event::json;
 use crate::outbox::Line;
 use crate::status::Status;
@@ -44,9 +44,11 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
             face.note_refused_change(&event, "apply", status);
         }
     };
-    if face.binds(caller) {
+    if let Some(caller) = caller.filter(|_| face.binds(caller)) {
         let event = json::decode_event(asked.group, &json).map_err(|error| error.status)?;
-        face.check_source(caller, asked.group, &event, Extent::Part).map_err(Status::from).inspect_err(note)?;
+        // Whole, because what an apply leaves out is removed, or missing in the event that it creates.
+        let checked = face.check_source(Some(caller), asked.group, &event, Extent::Whole).map_err(Status::from);
+        checked.and_then(|()| check_removals(caller, asked.group, name, &document)).inspect_err(note)?;
     }
     face.may_put(caller, (asked.group, namespace, name)).await.inspect_err(note)?;
     if !dry_run {

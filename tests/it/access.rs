@@ -625,6 +625,11 @@ async fn a_patch_may_not_change_the_source() {
             r#"[{"op":"replace","path":"/source/host","value":"node-2"},{"op":"add","path":"/x","value":"\ud800"}]"#,
         ),
         ("apply-patch", r#"{"source":{"host":"node-2"}}"#),
+        // Fault: an apply was checked for another's source only, and the apiserver takes "" and null as its removal.
+        ("apply-patch", r#"{"source":{"host":""},"reportingInstance":"node-1"}"#),
+        ("apply-patch", "{source: {host: null}, reportingInstance: node-1}"),
+        // Fault: it removes the source that an earlier apply of the same manager has set, or creates an event without.
+        ("apply-patch", r#"{"message":"m"}"#),
     ] {
         let mut patch = request("PATCH", &format!("{path}?fieldManager=m"), node, body);
         let ending = if kind == "apply-patch" { "yaml" } else { "json" };

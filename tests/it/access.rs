@@ -13,9 +13,9 @@ use eventweir::access::{
 };
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Pattern, Policy};
-use eventweir::event::Event;
-use eventweir::event::{ApiGroup, json};
+use eventweir::event::{ApiGroup, Event, MicroTime, json};
 use eventweir::event_log::EventLog;
+use eventweir::explain;
 use eventweir::ingest::{self, Aliases, Face, Repair, Shared};
 use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::shard::{self, Shards};
@@ -64,7 +64,10 @@ impl Guarded {
     fn new(settings: Settings) -> Self {
         let (registry, clock, secret) = (Registry::new(), Clock::manual(START), KeySecret(7, 9));
         let one = NonZeroUsize::MIN;
-        let shards = Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), secret, 1);
+        let max_bytes = NonZeroUsize::new(1 << 20).unwrap();
+        let explain = explain::Settings { enabled: true, max_bytes, ..explain::Settings::default() };
+        let settings_of_shards = shard::Settings { explain, ..shard::Settings::default() };
+        let shards = Shards::new(one, &settings_of_shards, Policy::default(), clock.clone(), secret, 1);
         let reviewer = Arc::new(Mutex::new(Reviewer::default()));
         let answers = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
         let ask = ask(&reviewer, &answers);
@@ -547,6 +550,24 @@ async fn each_event_of_a_batch_is_authorised_in_its_own_namespace() {
     assert_eq!(guarded.send(request("POST", "/eventweir/v1/events", "", &events.join("\n"))).await.code(), 401);
     let ledger = guarded.shards.balance().ledger;
     assert_eq!((ledger.received(), ledger.total_rejected()), (5, 3));
+}
+
+/// Fault: an invalid event was refused before its caller was authorised, and `explain` showed it.
+#[tokio::test]
+async fn an_invalid_event_of_a_batch_leaves_no_trace_where_its_caller_may_not_write() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    guarded.allow("alice", "create", "shop");
+    // A new-style event without a controller.
+    let invalid = |namespace| text(&Event { event_time: Some(MicroTime(1)), ..within(namespace) });
+    let batch = ["shop", "bank"].map(invalid);
+    let answer = guarded.send(request("POST", "/eventweir/v1/events", "alice", &batch.join("\n"))).await;
+    let lines: Vec<Value> = answer.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let codes: Vec<&Value> = lines.iter().map(|line| &line["status"]["code"]).collect();
+    assert_eq!(codes, [&json!(422), &json!(403)], "{lines:?}");
+    for (namespace, objects) in [("shop", 1), ("bank", 0)] {
+        let query = format!("namespace={namespace}&object=pod/web-0");
+        assert_eq!(guarded.face.explain(Some(&query)).await.unwrap().objects.len(), objects, "{namespace}");
+    }
 }
 
 #[tokio::test]

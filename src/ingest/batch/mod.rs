@@ -238,7 +238,7 @@ impl Batch {
         read.into_iter().map(result).collect()
     }
 
-    /// Decodes texts. Returns the valid events, and for each text the group of its event or the refusal.
+    /// Decodes texts. Returns the events, and for each text the group of its event or the refusal.
     fn read_events<'t>(&self, texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (Vec<Event>, Vec<Read>) {
         let mut events = Vec::new();
         let mut keep = |(group, event)| {
@@ -249,7 +249,8 @@ impl Batch {
         (events, read)
     }
 
-    /// Refuses events that the caller may not report or that exceed its limits. Authorizes each namespace once.
+    /// Refuses events that the caller may not report, that are invalid, or that exceed its limits. Authorizes each
+    /// namespace once.
     async fn passed(&self, events: Vec<Event>, mut read: Vec<Read>) -> (Vec<Event>, Vec<Read>) {
         let caller = self.caller.as_ref();
         // LIMIT: one per event of a piece.
@@ -281,17 +282,19 @@ impl Batch {
         (kept, read)
     }
 
-    /// Checks the source and the limits of a caller's event, and annotates it.
+    /// Validates a caller's event, checks its source and its limits, and annotates it.
     fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<Event, Rejection> {
-        let caller = self.caller.as_ref();
+        let (caller, namespace) = (self.caller.as_ref(), event.metadata.namespace.clone());
+        create::validate_new(&self.face, group, &namespace, &mut event)
+            .inspect_err(|fault| self.face.note_rejection(&event, 1, fault))?;
         let note = |fault: &Rejection| self.face.note_rejection(&event, 1, fault);
         self.face.check_source(caller, group, &event, Extent::Whole).inspect_err(note)?;
-        self.face.limit(caller, &event.metadata.namespace, Some(&event)).inspect_err(note)?;
+        self.face.limit(caller, &namespace, Some(&event)).inspect_err(note)?;
         self.face.annotate(caller, &mut event);
         Ok(event)
     }
 
-    /// Decodes and validates an event.
+    /// Decodes an event.
     fn read_event(&self, text: &[u8], otherwise: ApiGroup) -> std::result::Result<(ApiGroup, Event), Rejection> {
         let group = group_of(text, otherwise);
         let mut event =
@@ -299,9 +302,6 @@ impl Batch {
         if event.metadata.namespace.is_empty() {
             event.metadata.namespace = "default".into();
         }
-        let namespace = event.metadata.namespace.clone();
-        create::validate_new(&self.face, group, &namespace, &mut event)
-            .inspect_err(|fault| self.face.note_rejection(&event, 1, fault))?;
         Ok((group, event))
     }
 

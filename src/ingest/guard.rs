@@ -245,6 +245,23 @@ impl Face {
         self.0.access.check_source(caller, group, event, extent).map_err(rejection)
     }
 
+    /// Checks that the caller may report the source of the event that its change of this name is about; nothing of an
+    /// event that does not exist.
+    pub(super) async fn check_changed(&self, caller: &Caller, event: (ApiGroup, &str, &str)) -> Result<(), Rejection> {
+        let (group, namespace, name) = event;
+        let told = self.0.aliases.get(namespace, name);
+        let found = told.as_ref().and_then(|told| self.0.shards.find(told));
+        let stored_name = found.map_or_else(|| name.into(), |found| found.name);
+        let changed = match self.0.upstream.get(namespace, &stored_name).await {
+            Ok(stored) => Some(stored),
+            // Not yet created upstream.
+            Err(status) if status.code == 404 => told,
+            Err(status) => return Err(Rejection::new(reason_of(&status), status)),
+        };
+        let check = |changed: Event| self.check_source(Some(caller), group, &changed, Extent::Whole);
+        changed.map_or(Ok(()), check)
+    }
+
     /// Takes a token for a write from the budget of each limit.
     pub(super) fn limit(
         &self,

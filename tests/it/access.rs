@@ -627,9 +627,9 @@ async fn a_caller_may_report_its_own_source_only() {
 
 #[tokio::test]
 async fn a_patch_may_not_change_the_source() {
-    let node = "system:node:node-1";
+    let (node, other) = ("system:node:node-1", "system:node:node-2");
     let binding = Binding { is_on: true, ..Binding::default() };
-    let guarded = Guarded::with_tokens(Settings { binding, ..Settings::default() }, &[node]);
+    let guarded = Guarded::with_tokens(Settings { binding, ..Settings::default() }, &[node, other]);
     let mut known = event("node-1", "web-0", "BackOff", "restarting");
     known.metadata.name = "known".into();
     assert_eq!(guarded.post(node, &known).await.code(), 201);
@@ -657,6 +657,22 @@ async fn a_patch_may_not_change_the_source() {
         patch.headers_mut().insert("content-type", format!("application/{kind}+{ending}").parse().unwrap());
         assert_eq!(guarded.send(patch).await.code(), 403, "{kind}");
     }
+    // Fault: a patch of other members changed another node's event, which still named that node.
+    for (kind, body) in [
+        ("merge-patch+json", r#"{"message":"forged"}"#),
+        ("merge-patch+json", r#"{"message":"forged","reportingInstance":"node-2"}"#),
+        ("json-patch+json", r#"[{"op":"replace","path":"/message","value":"forged"}]"#),
+        ("apply-patch+yaml", "{message: forged, reportingInstance: node-2}"),
+    ] {
+        let mut patch = request("PATCH", &format!("{path}?fieldManager=m"), other, body);
+        patch.headers_mut().insert("content-type", format!("application/{kind}").parse().unwrap());
+        let denied = guarded.send(patch).await;
+        assert_eq!(denied.code(), 403, "{kind} {body}");
+        assert_eq!(denied.json()["details"]["causes"][0]["field"], "source.host", "{kind} {body}");
+    }
+    let mut own = request("PATCH", &path, node, r#"{"action":"Restart"}"#);
+    own.headers_mut().insert("content-type", "application/merge-patch+json".parse().unwrap());
+    assert_eq!(guarded.send(own).await.code(), 200);
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
     let mut patch = request("PATCH", &path, node, &format!(r#"[{{"op":"add","path":"/x","value":{deep}}}]"#));
     patch.headers_mut().insert("content-type", "application/json-patch+json".parse().unwrap());

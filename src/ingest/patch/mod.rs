@@ -62,7 +62,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
                     face.note_refused_change(&told, "PATCH", status);
                 }
             };
-            passes(&face, &asked, &patch, is_dry).map_err(Status::from).inspect_err(note)?;
+            passes(&face, &asked, &patch, is_dry).await.map_err(Status::from).inspect_err(note)?;
             let patching = {
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
                 async move { plain::apply(&face, &namespace, &name, patch, options).await }
@@ -73,8 +73,8 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     }
 }
 
-/// Checks that a plain patch does not set a foreign source, and takes tokens of the rate limits.
-fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) -> Result<(), Rejection> {
+/// Checks that a plain patch neither changes an event of a foreign source nor sets one, and takes tokens of the rate limits.
+async fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) -> Result<(), Rejection> {
     let Asked { group, namespace, name, .. } = asked;
     let caller = asked.caller.as_ref();
     if let Some(caller) = caller.filter(|_| face.binds(asked.caller.as_ref())) {
@@ -89,6 +89,7 @@ fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) -> Res
             check_removals(caller, *group, name, &document)
         };
         checked.map_err(|status| Rejection::new(RejectReason::Denied, status))?;
+        face.check_changed(caller, (*group, namespace, name)).await?;
     }
     if dry_run { Ok(()) } else { face.limit(caller, namespace, face.0.aliases.get(namespace, name).as_ref()) }
 }

@@ -49,9 +49,8 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
         // Whole, because what an apply leaves out is removed, or missing in the event that it creates.
         let checked = face.check_source(Some(caller), asked.group, &event, Extent::Whole).map_err(Status::from);
         checked.and_then(|()| check_removals(caller, asked.group, name, &document)).inspect_err(note)?;
-        let changed = face.check_changed(caller, (asked.group, namespace, name)).await;
-        changed.map_err(Status::from).inspect_err(note)?;
     }
+    face.check_changed(caller, (asked.group, namespace, name)).await.map_err(Status::from).inspect_err(note)?;
     face.may_put(caller, (asked.group, namespace, name)).await.inspect_err(note)?;
     if !dry_run {
         face.limit(caller, namespace, None).map_err(Status::from).inspect_err(note)?;

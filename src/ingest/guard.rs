@@ -247,8 +247,14 @@ impl Face {
 
     /// Checks that the caller may report the source of the event that its change of this name is about; nothing of an
     /// event that does not exist.
-    pub(super) async fn check_changed(&self, caller: &Caller, event: (ApiGroup, &str, &str)) -> Result<(), Rejection> {
-        let (group, namespace, name) = event;
+    pub(super) async fn check_changed(
+        &self,
+        caller: Option<&Caller>,
+        (group, namespace, name): (ApiGroup, &str, &str),
+    ) -> Result<(), Rejection> {
+        if !self.binds(caller) {
+            return Ok(());
+        }
         let told = self.0.aliases.get(namespace, name);
         let found = told.as_ref().and_then(|told| self.0.shards.find(told));
         let stored_name = found.map_or_else(|| name.into(), |found| found.name);
@@ -258,7 +264,7 @@ impl Face {
             Err(status) if status.code == 404 => told,
             Err(status) => return Err(Rejection::new(reason_of(&status), status)),
         };
-        let check = |changed: Event| self.check_source(Some(caller), group, &changed, Extent::Whole);
+        let check = |changed: Event| self.check_source(caller, group, &changed, Extent::Whole);
         changed.map_or(Ok(()), check)
     }
 

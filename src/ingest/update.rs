@@ -40,6 +40,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
         }
     };
     face.check_source(caller, *group, &event, Extent::Whole).map_err(Status::from).inspect_err(note)?;
+    face.check_changed(caller, (*group, namespace, name)).await.map_err(Status::from).inspect_err(note)?;
     face.may_put(caller, (*group, namespace, name)).await.inspect_err(note)?;
     if !options.dry_run {
         face.limit(caller, namespace, Some(&event)).map_err(Status::from).inspect_err(note)?;

@@ -670,6 +670,11 @@ async fn a_patch_may_not_change_the_source() {
         assert_eq!(denied.code(), 403, "{kind} {body}");
         assert_eq!(denied.json()["details"]["causes"][0]["field"], "source.host", "{kind} {body}");
     }
+    // Fault: a PUT with its own source took another node's event.
+    let mut taken = event("node-2", "web-0", "BackOff", "forged");
+    taken.metadata.name = "known".into();
+    let put = request("PUT", &path, other, &text(&taken));
+    assert_eq!(guarded.send(put).await.code(), 403);
     let mut own = request("PATCH", &path, node, r#"{"action":"Restart"}"#);
     own.headers_mut().insert("content-type", "application/merge-patch+json".parse().unwrap());
     assert_eq!(guarded.send(own).await.code(), 200);

@@ -89,8 +89,8 @@ async fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) 
             check_removals(caller, *group, name, &document)
         };
         checked.map_err(|status| Rejection::new(RejectReason::Denied, status))?;
-        face.check_changed(caller, (*group, namespace, name)).await?;
     }
+    face.check_changed(caller, (*group, namespace, name)).await?;
     if dry_run { Ok(()) } else { face.limit(caller, namespace, face.0.aliases.get(namespace, name).as_ref()) }
 }
 

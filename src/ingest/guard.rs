@@ -255,13 +255,10 @@ impl Face {
         if !self.binds(caller) {
             return Ok(());
         }
-        let told = self.0.aliases.get(namespace, name);
-        let found = told.as_ref().and_then(|told| self.0.shards.find(told));
-        let stored_name = found.map_or_else(|| name.into(), |found| found.name);
-        let changed = match self.0.upstream.get(namespace, &stored_name).await {
-            Ok(stored) => Some(stored),
-            // Not yet created upstream.
-            Err(status) if status.code == 404 => told,
+        let changed = match self.event_of(namespace, name, 0).await {
+            Ok(event) => Some(event),
+            // Its client may know one that is gone.
+            Err(status) if status.code == 404 => self.0.aliases.get(namespace, name),
             Err(status) => return Err(Rejection::new(reason_of(&status), status)),
         };
         let check = |changed: Event| self.check_source(caller, group, &changed, Extent::Whole);

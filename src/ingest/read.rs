@@ -11,43 +11,53 @@ use super::websocket::Upgrade;
 use super::{Face, options, respond, watch};
 use crate::event::json::EventList;
 use crate::event::{Event, conversion};
+use crate::status::Status;
 use crate::upstream::{ListOptions, Version};
 
 /// LIMIT: events folded into storm records that a list shows.
 const FOLDED_SHOWN: usize = 500;
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
-///
-/// An alias leads to the record that counts its event, which is shown under the alias. While the upstream does not have
-/// the newest state of the record, the state in the outbox is shown.
 pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Response, StatusError> {
     let form = asked.form(&face)?;
     let version = options::version_of_get(asked.query())?;
     let Asked { group, namespace, name, .. } = asked;
-    let told = face.0.aliases.get(&namespace, &name);
-    let found = told.as_ref().and_then(|told| face.0.shards.find(told));
-    // Another record may have the name of one that is not stored.
-    if let Some(mut owed) = found.as_ref().filter(|found| !found.stored).and_then(|found| found.unsettled.clone()) {
-        owed.metadata.name = name.into();
-        return Ok(respond::event(form, StatusCode::OK, &owed, None));
-    }
-    let (stored_name, unsettled) = found.map_or((SmolStr::from(&name), None), |found| (found.name, found.unsettled));
-    let event = match (unsettled, face.0.upstream.get_not_older(&namespace, &stored_name, version).await) {
-        // The stored event, updated with the pending write.
-        (Some(owed), Ok(mut stored)) => {
-            conversion::advance(&mut stored, &owed);
-            Ok(stored)
-        }
-        (Some(owed), Err(_)) => Ok(owed),
-        // An event folded into a storm record is not in the upstream.
-        (None, Err(status)) if status.code == 404 => {
-            told.and_then(|told| face.0.shards.folded_like(&told)).ok_or(status)
-        }
-        (None, answer) => answer,
-    };
-    let mut event = event.map_err(|status| as_asked(group, &name, status))?;
-    event.metadata.name = name.into();
+    let event = face.event_of(&namespace, &name, version).await.map_err(|status| as_asked(group, &name, status))?;
     Ok(respond::event(form, StatusCode::OK, &event, None))
+}
+
+impl Face {
+    /// Returns the event of a client's name, from a state of the upstream that is not older than `version`.
+    ///
+    /// An alias leads to the record that counts its event, which is shown under the alias. While the upstream does not
+    /// have the newest state of the record, the state in the outbox is shown.
+    pub(super) async fn event_of(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
+        let told = self.0.aliases.get(namespace, name);
+        let found = told.as_ref().and_then(|told| self.0.shards.find(told));
+        let named = |mut event: Event| {
+            event.metadata.name = name.into();
+            event
+        };
+        // Another record may have the name of one that is not stored.
+        if let Some(owed) = found.as_ref().filter(|found| !found.stored).and_then(|found| found.unsettled.clone()) {
+            return Ok(named(owed));
+        }
+        let (stored_name, unsettled) = found.map_or((SmolStr::from(name), None), |found| (found.name, found.unsettled));
+        let event = match (unsettled, self.0.upstream.get_not_older(namespace, &stored_name, version).await) {
+            // The stored event, updated with the pending write.
+            (Some(owed), Ok(mut stored)) => {
+                conversion::advance(&mut stored, &owed);
+                Ok(stored)
+            }
+            (Some(owed), Err(_)) => Ok(owed),
+            // An event folded into a storm record is not in the upstream.
+            (None, Err(status)) if status.code == 404 => {
+                told.and_then(|told| self.0.shards.folded_like(&told)).ok_or(status)
+            }
+            (None, answer) => answer,
+        };
+        event.map(named)
+    }
 }
 
 /// `GET /api/v1/namespaces/{namespace}/events`, and `GET /api/v1/events` of all namespaces.

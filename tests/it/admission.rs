@@ -74,6 +74,10 @@ impl Cluster {
         }
     }
 
+    fn now(&self) -> MicroTime {
+        MicroTime::from_unix_nanos(self.program.clock.now().wall)
+    }
+
     async fn stored(&self) -> Vec<Event> {
         self.apiserver.stored().await
     }
@@ -270,9 +274,30 @@ async fn a_series_below_the_count_is_not_allowed() {
     assert_eq!(cluster.shown().await, 3);
     // tools/events sends each series again every half an hour.
     cluster.program.clock.advance(Duration::from_secs(1800));
-    assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(2)).await, 409);
+    let again = EventSeries { last_observed_time: Some(cluster.now()), ..series(2).unwrap() };
+    assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = Some(again)).await, 409);
     assert_eq!(cluster.shown().await, 3);
     cluster.program.stop().await;
+}
+
+/// Fault: tools/events keeps a series whose end is refused with `AlreadyExists`, and sends it again every six minutes for
+/// as long as its process runs.
+#[tokio::test]
+async fn the_end_of_a_series_is_refused_so_that_its_client_forgets_it() {
+    let mut cluster = Cluster::new(ON).await;
+    let (mine, yours) = (new_style("up"), Event { metadata: plain().metadata, ..new_style("up") });
+    assert_eq!((cluster.create(&mine).await, cluster.create(&yours).await), (201, 409));
+    let ends = Event { series: series(2), ..yours };
+    assert_eq!(cluster.create(&ends).await, 409);
+    cluster.program.clock.advance(Duration::from_secs(290));
+    assert_eq!(cluster.create(&ends).await, 409, "another try of the same request");
+    cluster.program.clock.advance(Duration::from_secs(70));
+    let refused = cluster.review("CREATE", None, Some(&ends), false).await;
+    assert_eq!((&refused["status"]["code"], &refused["status"]["reason"]), (&json!(403), &json!("Forbidden")));
+    // The end of a series of an event that is stored, and which brings occurrences.
+    assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = series(4)).await, 403);
+    assert_eq!((cluster.shown().await, cluster.stored().await.len()), (6, 1));
+    cluster.ends(6).await;
 }
 
 /// Fault: the line of the client did not contain the series that it had written itself, so its next series counted

@@ -9,7 +9,8 @@
 //!
 //! An UPDATE sets a client's count or series. A refused UPDATE is counted by its growth beyond the client's last state
 //! (`aliases`). An UPDATE of a series is allowed if it changes the object by exactly that growth, because
-//! `tools/events` retries a refused one. The apiserver asks again if the object has changed meanwhile.
+//! `tools/events` retries a refused one. The apiserver asks again if the object has changed meanwhile. A series that has
+//! ended is refused with `Forbidden`: after `AlreadyExists`, `tools/events` would keep and retry it forever.
 
 mod review;
 
@@ -27,7 +28,7 @@ use super::{Face, Settings, decode, not_served, respond};
 use crate::access::{Caller, Extent};
 use crate::clock::Mono;
 use crate::correlator::{Key, LruMap, NAME_BYTES_MAX, Pattern};
-use crate::event::{ApiGroup, Event, EventSeries};
+use crate::event::{ApiGroup, Event, EventSeries, MicroTime};
 use crate::ledger::RejectReason;
 use crate::outbox::TAG_PREFIX;
 use crate::shard::{Unable, Writer};
@@ -40,6 +41,10 @@ pub(super) const PATH: &str = "/eventweir/v1/admit";
 /// LIMIT: remembered events with an allowed series; beyond it the least recently used one is evicted, and its next
 /// series is allowed at once.
 const SERIES_MAX: usize = 10_000;
+
+/// Nanoseconds since its last occurrence after which a series has ended. `tools/events` gives up the tries of a series
+/// within two and a half minutes, and sends its end after six (`finishSeries`).
+const SERIES_OVER: i64 = 300_000_000_000;
 
 /// Message for the refused client and the audit log.
 const COUNTED: &str = "the event is counted by eventweir, which writes its record";
@@ -224,12 +229,19 @@ impl Question<'_> {
             Some(old) => self.updated(&old, &new),
         };
         match answered {
-            Ok(answer @ (Answer::Counted | Answer::Repeated)) => {
-                (answer, Some(Status::new(409, "AlreadyExists", COUNTED)))
-            }
+            Ok(answer @ (Answer::Counted | Answer::Repeated)) => (answer, Some(self.refusal(&new))),
             Ok(answer) => (answer, None),
             Err(status) => (Answer::Limited, Some(status)),
         }
+    }
+
+    /// Returns the refusal of an event that eventweir counts. client-go's recorders do not log `AlreadyExists`.
+    fn refusal(&self, event: &Event) -> Status {
+        let last = event.series.as_ref().and_then(|series| series.last_observed_time);
+        let over = MicroTime::from_unix_nanos(self.face.0.shards.clock().now().wall - SERIES_OVER);
+        let is_over = last.is_some_and(|last| last <= over);
+        let (code, reason) = if is_over { (403, "Forbidden") } else { (409, "AlreadyExists") };
+        Status::new(code, reason, COUNTED)
     }
 
     fn created(&self, event: &mut Event) -> Result<Answer, Status> {

@@ -9,8 +9,7 @@
 //!
 //! An UPDATE sets a client's count or series. A refused UPDATE is counted by its growth beyond the client's last state
 //! (`aliases`). An UPDATE of a series is allowed if it changes the object by exactly that growth, because
-//! `tools/events` retries a refused one. The apiserver asks again if the object has changed meanwhile. A series that has
-//! ended is refused with `Forbidden`: after `AlreadyExists`, `tools/events` would keep and retry it forever.
+//! `tools/events` retries a refused one. The apiserver asks again if the object has changed meanwhile.
 
 mod review;
 
@@ -28,7 +27,7 @@ use super::{Face, Settings, decode, not_served, respond};
 use crate::access::{Caller, Extent};
 use crate::clock::Mono;
 use crate::correlator::{Key, LruMap, NAME_BYTES_MAX, Pattern};
-use crate::event::{ApiGroup, Event, EventSeries, MicroTime};
+use crate::event::{ApiGroup, Event, EventSeries, ObjectMeta};
 use crate::ledger::RejectReason;
 use crate::outbox::TAG_PREFIX;
 use crate::shard::{Unable, Writer};
@@ -41,10 +40,6 @@ pub(super) const PATH: &str = "/eventweir/v1/admit";
 /// LIMIT: remembered events with an allowed series; beyond it the least recently used one is evicted, and its next
 /// series is allowed at once.
 const SERIES_MAX: usize = 10_000;
-
-/// Nanoseconds since its last occurrence after which a series has ended. `tools/events` gives up the tries of a series
-/// within two and a half minutes, and sends its end after six (`finishSeries`).
-const SERIES_OVER: i64 = 300_000_000_000;
 
 /// Message for the refused client and the audit log.
 const COUNTED: &str = "the event is counted by eventweir, which writes its record";
@@ -158,6 +153,12 @@ impl Admitting {
         true
     }
 
+    /// Whether a series of this event can be allowed only later, because the last one was allowed just before.
+    fn is_early(&self, key: Key, now: Mono) -> bool {
+        let mut series = self.series.lock();
+        series.get(&key).is_some_and(|last| now.since(last.at) < self.settings.series_interval)
+    }
+
     /// Notes that an event's next series is counted, so that the allowed one does not matter any more.
     fn end_allowed(&self, key: Key) {
         if let Some(allowed) = self.series.lock().get_mut(&key) {
@@ -224,24 +225,33 @@ impl Question<'_> {
             return (Answer::Unbound, None);
         }
         strip(&mut new);
-        let answered = match old {
+        let answered = match &old {
             None => self.created(&mut new),
-            Some(old) => self.updated(&old, &new),
+            Some(old) => self.updated(old, &new),
         };
         match answered {
-            Ok(answer @ (Answer::Counted | Answer::Repeated)) => (answer, Some(self.refusal(&new))),
+            Ok(answer @ (Answer::Counted | Answer::Repeated)) => (answer, Some(self.refusal(old.as_ref(), &new))),
             Ok(answer) => (answer, None),
             Err(status) => (Answer::Limited, Some(status)),
         }
     }
 
-    /// Returns the refusal of an event that eventweir counts. client-go's recorders do not log `AlreadyExists`.
-    fn refusal(&self, event: &Event) -> Status {
-        let last = event.series.as_ref().and_then(|series| series.last_observed_time);
-        let over = MicroTime::from_unix_nanos(self.face.0.shards.clock().now().wall - SERIES_OVER);
-        let is_over = last.is_some_and(|last| last <= over);
-        let (code, reason) = if is_over { (403, "Forbidden") } else { (409, "AlreadyExists") };
-        Status::new(code, reason, COUNTED)
+    /// Returns the refusal of an event that eventweir counts. client-go's recorders do not log `AlreadyExists`, and
+    /// `tools/events` retries a series after it. A series that will not be allowed is forbidden, because `tools/events`
+    /// would keep it and send it every six minutes for as long as its process runs.
+    fn refusal(&self, old: Option<&Event>, new: &Event) -> Status {
+        let Face(face) = self.face;
+        let ObjectMeta { namespace, name, .. } = &new.metadata;
+        let may_be_allowed = || match old {
+            // The next try changes the client's own event, if that is about to exist.
+            None => face.shards.find(new).is_some_and(|found| found.name == *name),
+            Some(_) => self.admitting.is_early(face.aliases.key(namespace, name), self.began),
+        };
+        if new.series.is_none() || may_be_allowed() {
+            Status::new(409, "AlreadyExists", COUNTED)
+        } else {
+            Status::new(403, "Forbidden", COUNTED)
+        }
     }
 
     fn created(&self, event: &mut Event) -> Result<Answer, Status> {

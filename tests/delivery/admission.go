@@ -111,6 +111,9 @@ admission: {enabled: on, callers: ['system:anonymous'], %s}
 `, listen, dir, caFile, more), first(os.WriteFile(caFile, clientCA.pem(), 0o600), os.Mkdir(dir, 0o700))
 }
 
+// schedulerUser is the user of kube-scheduler, about whose events the apiserver does not ask.
+const schedulerUser = "system:kube-scheduler"
+
 // registerWebhook makes the apiserver call this address about the events of this run.
 func (r *run) registerWebhook(address string) error {
 	ca, err := os.ReadFile(filepath.Join(r.dir, "tls", "ca.crt"))
@@ -133,9 +136,10 @@ func (r *run) webhook(url string, ca []byte) map[string]any {
 				"apiGroups": []string{""}, "apiVersions": []string{"v1"}, "resources": []string{"events"},
 				"operations": []string{"CREATE", "UPDATE"}, "scope": "Namespaced",
 			}},
-			"matchConditions": []map[string]any{{
-				"name": "not-eventweir", "expression": `request.userInfo.username != "system:serviceaccount:eventweir:eventweir"`,
-			}},
+			"matchConditions": []map[string]any{
+				{"name": "not-eventweir", "expression": `request.userInfo.username != "system:serviceaccount:eventweir:eventweir"`},
+				{"name": "not-kube-scheduler", "expression": `request.userInfo.username != "` + schedulerUser + `"`},
+			},
 		}},
 	}
 }

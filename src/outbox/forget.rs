@@ -10,6 +10,17 @@ use crate::correlator::RecordId;
 use crate::event::Event;
 use crate::ledger::Occurrences;
 
+/// The effect of a client's replacement on a record.
+#[derive(Debug, Default, PartialEq)]
+pub struct Rebased {
+    /// Change of the record's count.
+    pub moved: i32,
+    /// The waiting occurrences that the client has written.
+    pub written: Occurrences,
+    /// Tickets of the clients that waited for these, if no other ones wait.
+    pub awaited: Vec<Ticket>,
+}
+
 /// Whether a client's change of an event has a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
@@ -131,9 +142,8 @@ impl Outbox {
 
     /// Continues from `stored`, by which a client has replaced the record upstream. With a count it includes the waiting
     /// occurrences that GET had shown. Without a count it may show a write in doubt, so the record is read before the next
-    /// write. Returns the change of the count and the occurrences that it has written; `None` if the record is
-    /// not in the outbox.
-    pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<(i32, Occurrences)> {
+    /// write. Returns `None` if the record is not in the outbox.
+    pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<Rebased> {
         self.note(id);
         let count = self.counted(stored);
         let record = self.records.get_mut(&id)?;
@@ -164,7 +174,8 @@ impl Outbox {
         let size = record.event.approximate_size();
         self.bytes.replace(record.size, size);
         record.size = size;
-        Some((moved, written))
+        let awaited = if waiting == 0 { self.tickets.drop_record(id) } else { Vec::new() };
+        Some(Rebased { moved, written, awaited })
     }
 
     /// Returns the digest of this name. Iterates over all budgets: only for the rare DELETE of a digest.

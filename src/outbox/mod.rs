@@ -44,7 +44,7 @@ pub use crate::ledger::{LostReason, Occurrences, RefusalReason, Why, WrittenAs};
 use crate::limits::Share;
 pub use digest::DIGEST_REASON;
 pub use folded::FOLDED_MARK;
-pub use forget::Line;
+pub use forget::{Line, Rebased};
 pub use group::UpstreamGroup;
 pub use groups::{GroupSettings, Leaving};
 pub use history::Learned;

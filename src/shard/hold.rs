@@ -11,7 +11,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, Line, LostReason, Settlement, Ticket, line_checksum};
+use crate::outbox::{DIGEST_REASON, Fate, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
 
 /// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,23 +117,20 @@ impl Shard {
     }
 
     /// Follows a replacement of the record by `stored`. Waiting occurrences are added to its count. If the client
-    /// stated a number of occurrences, only those that it does not include.
-    pub fn follow(&mut self, handle: &Handle, stored: &Event, line: Line, now: Now) {
+    /// stated a number of occurrences, only those that it does not include. Returns the tickets of clients that waited
+    /// for the others.
+    pub fn follow(&mut self, handle: &Handle, stored: &Event, line: Line, now: Now) -> Vec<Ticket> {
         let count = self.outbox.counted(stored);
         let noticed = self.notice(handle.record, None, now);
-        let moved = match self.outbox.rebase(handle.record, stored, line, now) {
-            Some((moved, written)) => {
-                self.ledger.write(written);
-                if let Some(noticed) = noticed {
-                    self.note_answer(handle.record, &noticed, &Settlement { written, ..Settlement::default() }, now);
-                }
-                moved
-            }
-            None => {
+        let Rebased { moved, written, awaited } =
+            self.outbox.rebase(handle.record, stored, line, now).unwrap_or_else(|| {
                 self.tell(handle, &Settled::CountReset(count));
-                0
-            }
-        };
+                Rebased::default()
+            });
+        self.ledger.write(written);
+        if let Some(noticed) = noticed {
+            self.note_answer(handle.record, &noticed, &Settlement { written, ..Settlement::default() }, now);
+        }
         let settled = Settled::Stored {
             name: stored.metadata.name.clone(),
             resource_version: stored.metadata.resource_version.clone(),
@@ -144,6 +141,7 @@ impl Shard {
         };
         self.tell(handle, &settled);
         self.outbox.resume(handle.record, now);
+        awaited
     }
 
     pub(super) fn tell(&mut self, handle: &Handle, settled: &Settled) {
@@ -249,7 +247,8 @@ impl Held {
     /// Follows a replacement of the record by `stored`; see [`Shard::follow`].
     pub fn follow(mut self, stored: &Event, line: Line) {
         if let Some(handle) = self.handle.take() {
-            self.settling(&handle, |shard, now| shard.follow(&handle, stored, line, now));
+            let awaited = self.settling(&handle, |shard, now| shard.follow(&handle, stored, line, now));
+            self.shards.answer(awaited.into_iter().map(|ticket| (ticket, Fate::Written(Box::new(stored.clone())))));
             self.shards.wake();
         }
     }

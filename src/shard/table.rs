@@ -230,16 +230,22 @@ impl Shards {
     pub fn settle(&self, index: usize, record: RecordId, answer: Answer) -> Settlement {
         let settlement =
             self.settling(index, |shard| shard.event(record), |shard, now| shard.settle(record, answer, now));
-        if !settlement.resolved.is_empty() {
-            let mut waiters = self.0.waiters.lock();
-            for (ticket, fate) in &settlement.resolved {
-                if let Some(sender) = waiters.senders.remove(ticket) {
-                    // The client may have disconnected.
-                    drop(sender.send(fate.clone()));
-                }
+        self.answer(settlement.resolved.iter().cloned());
+        settlement
+    }
+
+    /// Answers clients that waited for the upstream.
+    pub(super) fn answer(&self, resolved: impl ExactSizeIterator<Item = (Ticket, Fate)>) {
+        if resolved.len() == 0 {
+            return;
+        }
+        let mut waiters = self.0.waiters.lock();
+        for (ticket, fate) in resolved {
+            if let Some(sender) = waiters.senders.remove(&ticket) {
+                // The client may have disconnected.
+                drop(sender.send(fate));
             }
         }
-        settlement
     }
 
     /// Counts occurrences that were refused on arrival.

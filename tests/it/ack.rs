@@ -92,6 +92,26 @@ async fn a_total_that_was_refused_while_its_client_waited_counts_when_it_is_sent
 }
 
 /// Fault: a patch was answered with 200 before the upstream had refused it.
+/// Fault: it waited for a write of eventweir that was not owed any more, until the request timeout.
+#[tokio::test]
+async fn a_waiting_client_is_answered_when_another_client_has_written_its_occurrence() {
+    let program = start("ingest: {ack: written, requestTimeout: 5s}\noutbox: {coalesceInterval: 1h}\n").await;
+    let (mine, other) = (&mut program.client().await, &mut program.client().await);
+    let path = format!("{EVENTS}/a");
+    assert_eq!(post(mine, "a", &[]).await.status, 201);
+    let replaces = async {
+        let mut seen = other.get(&path).await.json();
+        while seen["count"] != 2 {
+            seen = other.get(&path).await.json();
+        }
+        other.send("PUT", &path, &[JSON], seen.to_string().as_bytes()).await
+    };
+    let (posted, replaced) = tokio::join!(post(mine, "b", &[]), replaces);
+    assert_eq!((posted.status, replaced.status), (201, 200), "{} {}", posted.text(), replaced.text());
+    assert_eq!(posted.json()["metadata"]["resourceVersion"], replaced.json()["metadata"]["resourceVersion"]);
+    assert_eq!(program.stop().await.ledger.total_written(), 2);
+}
+
 #[tokio::test]
 async fn a_patch_of_a_growing_count_waits_for_the_upstream_too() {
     let fake = FakeApiserver::new(Clock::manual(START));

@@ -389,7 +389,14 @@ impl Delivery {
 
     /// Logs losses at most once a minute per reason; the ledger counts all.
     fn log_loss(&mut self, reason: LostReason, now: Mono) {
-        if self.may_log(reason.label(), now) {
+        if !self.may_log(reason.label(), now) {
+            return;
+        }
+        if reason == LostReason::Expired {
+            let text =
+                "occurrences are lost: for outbox.maxAge the upstream has answered 429, 5xx or 409 to their records";
+            tracing::warn!(reason = reason.label(), "{text}");
+        } else {
             tracing::warn!(
                 reason = reason.label(),
                 "occurrences are lost: the upstream refuses their records for good"

@@ -112,7 +112,7 @@ pub(super) struct Record {
     pub(super) repaired: Vec<Repair>,
     /// Failed tries since the last success.
     pub(super) tries: u32,
-    /// When the first of these tries failed.
+    /// Since when the upstream has answered each try without accepting it.
     pub(super) failing_since: Option<Mono>,
     /// When the first 403 of the current series came.
     pub(super) forbidden_since: Option<Mono>,
@@ -204,6 +204,22 @@ impl Record {
             }
             Answer::Missing | Answer::Exists | Answer::Refused(_) | Answer::Retry(_) => false,
         }
+    }
+
+    /// Notes since when the upstream answers without accepting. While it does not answer, nothing expires.
+    pub(super) fn note_failure(&mut self, answer: &Answer, now: Mono) {
+        match answer {
+            Answer::Retry(retry) if !retry.fault.is_answer() => self.failing_since = None,
+            Answer::Retry(_) | Answer::Exists => {
+                self.failing_since.get_or_insert(now);
+            }
+            Answer::Stored(_) | Answer::Missing | Answer::Refused(_) => {}
+        }
+    }
+
+    /// Whether the upstream has not accepted it for too long. The wait for its budget does not count.
+    pub(super) fn has_expired(&self, max_age: Duration, now: Mono) -> bool {
+        self.failing_since.is_some_and(|since| since.max(self.newest).after(max_age) <= now)
     }
 
     /// Adds occurrences, waiting since `since`, that no request carries yet.

@@ -51,6 +51,9 @@ impl Outbox {
         let Phase::InFlight(sent) = record.phase else { return Settlement::default() };
         let retry = if let Answer::Retry(retry) = &answer { Some(*retry) } else { None };
         let is_refused = matches!((&answer, &record.stand), (Answer::Exists, Stand::Nowhere)) && refuses_taken;
+        // A create was answered that the name is taken, and there is nothing. A webhook may refuse with 409.
+        let is_stuck = matches!((&answer, &record.stand), (Answer::Missing, Stand::Taken { .. }));
+        record.note_failure(&answer, now.mono);
         let found = if let Answer::Stored(found) = &answer { Some((**found).clone()) } else { None };
         let fact = if is_refused {
             let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
@@ -85,10 +88,10 @@ impl Outbox {
         }
         match effect {
             Effect::Held { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_ref(), now),
-            Effect::Again => {
+            Effect::Again => is_stuck.then(|| self.expire(id, sent, now)).flatten().unwrap_or_else(|| {
                 self.try_again(id, sent, now);
                 Settlement::default()
-            }
+            }),
             Effect::Later => self.later(id, sent, retry, now),
             Effect::Rename { is_gone } => self.rename(id, sent, is_gone, now),
             Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, &loss, now)),
@@ -117,6 +120,13 @@ impl Outbox {
         }
         let mut rest = sent.occurrences;
         let written = rest.take_first(arrived);
+        if arrived > 0 {
+            record.failing_since = None;
+        }
+        if rest.total() > 0 && record.has_expired(self.settings.max_age, now.mono) {
+            let refused = Sent { occurrences: rest, call: Call::Patch, ..sent };
+            return Settlement { written, ..self.lose(id, refused, &expired(), now) };
+        }
         record.pending.merge(rest);
         let is_switched = record.is_inherited && record.pending.total() == 0;
         if is_switched {
@@ -181,30 +191,34 @@ impl Outbox {
             self.set_record_timer(id);
             return Settlement::default();
         }
-        // The wait for its budget does not count.
-        let since = (*record.failing_since.get_or_insert(now.mono)).max(record.newest);
-        let answers = retry.is_some_and(|retry| matches!(retry.fault, Fault::Overloaded | Fault::ServerError));
-        if answers && since.after(self.settings.max_age) <= now.mono {
-            let status = Status::new(504, "Timeout", "the upstream has put the event off for too long");
-            let refusal = Refusal { reason: RefusalReason::Other, status: Box::new(status) };
-            let loss = Loss { reason: LostReason::Expired, refusal };
-            match record.stand {
-                Stand::Nowhere | Stand::On(_) => return self.lose(id, sent, &loss, now),
-                // First it is read whether an earlier try was executed.
-                Stand::Sent { until } if record.tag.is_some() => {
-                    record.stand = Stand::Taken { until: Some(until), loss: Some(Box::new(loss)) };
-                }
-                Stand::Sent { .. } => return self.lose(id, sent, &loss, now),
-                Stand::Taken { .. }
-                | Stand::Unsure { .. }
-                | Stand::Waiting { .. }
-                | Stand::Unwanted(_)
-                | Stand::Carried { .. } => {}
-            }
+        let answers = retry.is_some_and(|retry| retry.fault.is_answer());
+        if let Some(settlement) = answers.then(|| self.expire(id, sent, now)).flatten() {
+            return settlement;
         }
+        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.pending.merge(sent.occurrences);
         self.pause_for(id, retry, now);
         Settlement::default()
+    }
+
+    /// Gives up the sent occurrences if the upstream has not accepted the record for too long. `None` if it is tried
+    /// again, or has to be read first.
+    fn expire(&mut self, id: RecordId, sent: Sent, now: Now) -> Option<Settlement> {
+        let max_age = self.settings.max_age;
+        let record = self.records.get_mut(&id).filter(|record| record.has_expired(max_age, now.mono))?;
+        match record.stand {
+            // First it is read whether an earlier try was executed.
+            Stand::Sent { until } if record.tag.is_some() => {
+                record.stand = Stand::Taken { until: Some(until), loss: Some(Box::new(expired())) };
+                None
+            }
+            Stand::Nowhere | Stand::On(_) | Stand::Sent { .. } => Some(self.lose(id, sent, &expired(), now)),
+            Stand::Taken { .. }
+            | Stand::Unsure { .. }
+            | Stand::Waiting { .. }
+            | Stand::Unwanted(_)
+            | Stand::Carried { .. } => None,
+        }
     }
 
     /// Queues the next request of the record after a pause.
@@ -334,6 +348,13 @@ impl Outbox {
         let lost = (lost.total() > 0).then_some((LostReason::Deleted, lost));
         Settlement { lost, feedback, ..Settlement::default() }
     }
+}
+
+/// Returns the loss of occurrences that the upstream has answered without accepting them for too long.
+fn expired() -> Loss {
+    let status = Status::new(504, "Timeout", "the upstream has put the event off for too long");
+    let refusal = Refusal { reason: RefusalReason::Other, status: Box::new(status) };
+    Loss { reason: LostReason::Expired, refusal }
 }
 
 /// Reduces an answer to the fact that `stand.rs` needs.

@@ -12,6 +12,7 @@ mod trouble;
 mod faults;
 mod forms;
 mod refusals;
+mod odd;
 mod mix;
 mod outage;
 // Delivery: few writes, fairness, limits.

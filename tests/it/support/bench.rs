@@ -13,6 +13,7 @@ use eventweir::event::Event;
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;
 use eventweir::shard::{self, Accepted, Full, Shards};
+use eventweir::upstream::Upstream;
 use prometheus::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -55,6 +56,12 @@ impl Bench {
 
     /// Starts another process in front of an existing server.
     pub(crate) fn over(fake: FakeApiserver, options: Options) -> Self {
+        let upstream = fake.upstream();
+        Self::before(fake, upstream, options)
+    }
+
+    /// Starts a process in front of an upstream that leads to `fake`.
+    pub(crate) fn before(fake: FakeApiserver, upstream: Upstream, options: Options) -> Self {
         let clock = fake.clock();
         let count = NonZeroUsize::new(options.shards.unwrap_or(1)).unwrap();
         let policy = policy(options.correlator);
@@ -64,7 +71,7 @@ impl Bench {
         }
         let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
         let monitor = Monitor::new(options.gate, &Registry::new()).unwrap();
-        delivery.spawn(deliver::run(shards.clone(), fake.upstream(), monitor.clone(), stop.clone(), 1));
+        delivery.spawn(deliver::run(shards.clone(), upstream, monitor.clone(), stop.clone(), 1));
         Self { shards, fake, monitor, accepted: 0, stop, delivery }
     }
 

@@ -9,5 +9,6 @@ pub(crate) mod events;
 pub(crate) mod fake;
 pub(crate) mod http;
 pub(crate) mod lists;
+pub(crate) mod odd;
 pub(crate) mod log;
 pub(crate) mod seeds;

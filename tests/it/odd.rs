@@ -1,0 +1,142 @@
+//! Upstreams that are legal but unusual: admission webhooks, long outages, and answers that lead nowhere.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eventweir::clock::Clock;
+use eventweir::event::{Event, EventSeries};
+use eventweir::outbox::LostReason;
+use eventweir::status::Status;
+use http::Method;
+
+use super::support::bench::{Bench, Options};
+use super::support::events::{START, event, plain};
+use super::support::fake::{FakeApiserver, Fault};
+use super::support::odd::behind;
+
+const WRITERS: [Option<&str>; 2] = [None, Some("a")];
+
+fn options(writer: Option<&'static str>) -> Options {
+    Options { writer, ..Options::default() }
+}
+
+fn before_webhook(
+    options: Options,
+    webhook: impl Fn(&Method, &mut Event) -> Result<(), Status> + Send + Sync + 'static,
+) -> Bench {
+    let fake = FakeApiserver::new(Clock::simulated(START));
+    let upstream = behind(&fake, Arc::new(webhook));
+    Bench::before(fake, upstream, options)
+}
+
+/// Reports five occurrences behind a webhook that changes events; each write may meet a fault.
+async fn five_behind(
+    change: impl Fn(&Method, &mut Event) + Send + Sync + 'static,
+    writer: Option<&'static str>,
+    faults: &[Fault],
+) -> Bench {
+    let mut bench = before_webhook(options(writer), move |method, event| {
+        change(method, event);
+        Ok(())
+    });
+    for number in [1, 3, 1] {
+        bench.fake.fail_next(faults);
+        for _ in 0..number {
+            bench.offer(plain());
+        }
+        bench.settle().await;
+        bench.pass(Duration::from_secs(120)).await;
+    }
+    let balance = bench.balance();
+    assert_eq!((balance.ledger.total_written(), balance.total_waiting()), (5, 0), "{faults:?}");
+    bench
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_webhook_may_change_everything_in_an_event() {
+    type Change = fn(&mut Event);
+    let changes: [(&str, Change, u64); 9] = [
+        ("message", |event| event.message = "redacted".into(), 5),
+        ("reason and type", |event| (event.reason, event.event_type) = ("Other".into(), "Warning".into()), 5),
+        ("source", |event| event.source = Default::default(), 5),
+        ("object", |event| event.involved_object.name = "elsewhere".into(), 5),
+        ("labels", |event| _ = event.metadata.rare.get_or_insert_default().labels.insert("l".into(), "v".into()), 5),
+        ("annotations", |event| event.metadata.rare = None, 5),
+        ("series", |event| event.series = Some(EventSeries { count: 7, last_observed_time: None }), 7),
+        ("negative count", |event| event.count = -5, 1),
+        ("largest count", |event| event.count = i32::MAX, 2_147_483_647),
+    ];
+    for (what, change, shown) in changes {
+        for faults in [&[][..], &[Fault::After(500)]] {
+            let bench = five_behind(move |_, event| change(event), Some("a"), faults).await;
+            assert_eq!((bench.fake.shown(), bench.fake.all().len()), (shown, 1), "{what} {faults:?}");
+        }
+    }
+}
+
+/// Fault: after more than an hour without an upstream, its first 429 or 5xx was the end of each record that met it.
+#[tokio::test(start_paused = true)]
+async fn nothing_expires_at_the_first_answers_after_a_long_outage() {
+    for writer in WRITERS {
+        for fault in [Fault::Before(503), Fault::Before(500), Fault::TooMany(None), Fault::Before(409)] {
+            let mut bench = Bench::with(options(writer));
+            bench.offer(plain());
+            bench.settle().await;
+            bench.fake.set_up(false);
+            for number in 0..9 {
+                bench.offer(plain());
+                bench.offer(event("node-1", &format!("web-{number}"), "BackOff", "restarting"));
+            }
+            bench.pass(Duration::from_secs(7_300)).await;
+            bench.fake.fail_next(&[fault; 40]);
+            bench.fake.set_up(true);
+            bench.finish().await;
+        }
+    }
+}
+
+/// Fault: while reads were answered, such a patch was tried for ever.
+#[tokio::test(start_paused = true)]
+async fn a_patch_that_is_not_accepted_expires_although_reads_are_answered() {
+    for writer in WRITERS {
+        for fault in [Fault::Before(409), Fault::Before(500), Fault::TooMany(None)] {
+            let mut bench = Bench::with(options(writer));
+            bench.offer(plain());
+            bench.settle().await;
+            bench.fake.plan(move |seen| if seen.method == Method::PATCH { fault } else { Fault::None });
+            (0..3).for_each(|_| _ = bench.offer(plain()));
+            bench.pass(Duration::from_secs(3_500)).await;
+            assert_eq!(bench.balance().total_waiting(), 3, "{fault:?}");
+            bench.settle().await;
+            assert_eq!((bench.lost(LostReason::Expired), bench.fake.shown()), (3, 1), "{writer:?} {fault:?}");
+            assert!(bench.fake.seen().len() < 3_000, "{}", bench.fake.seen().len());
+            bench.fake.plan(|_| Fault::None);
+            bench.offer(plain());
+            bench.settle().await;
+            assert_eq!((bench.fake.shown(), bench.fake.all().len()), (2, 1), "{writer:?} {fault:?}");
+        }
+    }
+}
+
+/// Fault: it was tried for ever, and such records filled the outbox.
+#[tokio::test(start_paused = true)]
+async fn a_create_that_a_webhook_refuses_with_409_expires() {
+    for writer in WRITERS {
+        for reason in ["", "AlreadyExists", "Conflict", "Locked"] {
+            let refused = move |_: &Method, event: &mut Event| match event.involved_object.name.as_str() {
+                "locked" => Err(Status::new(409, reason, "admission webhook \"w\" denied the request: locked")),
+                _ => Ok(()),
+            };
+            let mut bench = before_webhook(options(writer), refused);
+            for _ in 0..3 {
+                bench.offer(event("node-1", "locked", "BackOff", "restarting"));
+                bench.offer(plain());
+            }
+            bench.pass(Duration::from_secs(3_500)).await;
+            assert_eq!((bench.balance().total_waiting(), bench.fake.shown()), (3, 3), "{reason}");
+            bench.settle().await;
+            assert_eq!((bench.lost(LostReason::Expired), bench.fake.shown()), (3, 3), "{writer:?} {reason}");
+            assert!(bench.fake.seen().len() < 3_000, "{}", bench.fake.seen().len());
+        }
+    }
+}

@@ -118,6 +118,10 @@ impl Outbox {
         if let (Some(found), ApiGroup::Core) = (found, sent.group) {
             record.event.first_timestamp = found.first_timestamp;
         }
+        if let (Some(found), Call::Create) = (found, sent.call) {
+            // A webhook may have changed it.
+            record.event.metadata.name = found.metadata.name.clone();
+        }
         let mut rest = sent.occurrences;
         let written = rest.take_first(arrived);
         if arrived > 0 {

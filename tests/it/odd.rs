@@ -1,6 +1,7 @@
 //! Upstreams that are legal but unusual: admission webhooks, long outages, and answers that lead nowhere.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use eventweir::clock::Clock;
@@ -72,6 +73,38 @@ async fn a_webhook_may_change_everything_in_an_event() {
             assert_eq!((bench.fake.shown(), bench.fake.all().len()), (shown, 1), "{what} {faults:?}");
         }
     }
+}
+
+/// Fault: such an answer counted as none, and each try created one more event: thousands for five occurrences. Under a
+/// prefix, the record waited for ever.
+#[tokio::test(start_paused = true)]
+async fn a_record_follows_the_name_that_a_webhook_gives_it() {
+    for writer in WRITERS {
+        let numbers = AtomicU32::new(0);
+        let generate = move |method: &Method, event: &mut Event| {
+            if method == Method::POST {
+                event.metadata.name = format!("gen-{}", numbers.fetch_add(1, Ordering::Relaxed)).into();
+            }
+        };
+        let mut bench = five_behind(generate, writer, &[]).await;
+        assert_eq!(bench.fake.take_methods(), ["POST", "PATCH", "PATCH"]);
+        // It expires.
+        bench.fake.delete(&bench.fake.all()[0]);
+        bench.offer(plain());
+        bench.offer(plain());
+        bench.settle().await;
+        assert_eq!(bench.fake.all()[0].metadata.name, "gen-1");
+        bench.finish().await;
+    }
+    let prefix = |method: &Method, event: &mut Event| {
+        if method == Method::POST {
+            event.metadata.name = format!("gen-{}", event.metadata.name).into();
+            event.message = "redacted".into();
+        }
+    };
+    let bench = five_behind(prefix, Some("a"), &[]).await;
+    assert_eq!(bench.fake.take_methods(), ["POST", "PATCH", "PATCH"]);
+    bench.finish().await;
 }
 
 /// Fault: after more than an hour without an upstream, its first 429 or 5xx was the end of each record that met it.

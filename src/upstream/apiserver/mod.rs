@@ -30,6 +30,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
 use serde_json::Value;
+use smol_str::SmolStr;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -43,8 +44,8 @@ use super::answer::{Denial, Failure, judge, status_of};
 use super::{Metrics, Verb, WatchOptions};
 use crate::clock::Clock;
 use crate::event::json::EventList;
-use crate::event::{ApiGroup, json};
-use crate::outbox::{Answer, Request};
+use crate::event::{ApiGroup, Event, json};
+use crate::outbox::{Answer, Request, TAG_PREFIX};
 use crate::status::Status;
 
 /// LIMIT: bytes of an answer with one event or a Status. A longer answer counts as unreadable.
@@ -108,11 +109,10 @@ impl Apiserver {
     pub async fn write(&self, request: &Request) -> Answer {
         let (verb, sent) = (Verb::of(request), request::of_write(request));
         let outcome = match request {
-            Request::Create { group, event } => {
-                self.stored(verb, sent, *group, (&event.metadata.namespace, &event.metadata.name)).await
-            }
+            Request::Create { group, event } => self.stored(verb, sent, *group, |found| is_created(event, found)).await,
             Request::Patch { group, namespace, name, .. } | Request::Read { group, namespace, name } => {
-                self.stored(verb, sent, *group, (namespace, name)).await
+                let is_named = |found: &Event| found.metadata.namespace == *namespace && found.metadata.name == *name;
+                self.stored(verb, sent, *group, is_named).await
             }
             Request::Delete { group, .. } => {
                 let decode = |_: &Parts, body: &[u8]| decode::deleted(*group, body).map(|_| Answer::Missing);
@@ -122,19 +122,18 @@ impl Apiserver {
         outcome.unwrap_or_else(|failure| judge(verb, &failure))
     }
 
-    /// Sends a request that an API server answers with the stored event of this namespace and name.
+    /// Sends a request that an API server answers with the stored event, for which `is_asked` holds.
     async fn stored(
         &self,
         verb: Verb,
         request: http::Result<http::Request<Body>>,
         group: ApiGroup,
-        (namespace, name): (&str, &str),
+        is_asked: impl FnOnce(&Event) -> bool,
     ) -> Result<Answer, Failure> {
         let decode = |_: &Parts, body: &[u8]| {
             let event = json::decode_event(group, body).map_err(|fault| fault.to_string())?;
-            let meta = &event.metadata;
             // Another server's JSON has nothing about the event, and its missing count would be read as zero.
-            if meta.name != name || meta.namespace != namespace || meta.resource_version.is_empty() {
+            if event.metadata.resource_version.is_empty() || !is_asked(&event) {
                 return Err("it is not the event".to_owned());
             }
             Ok(Answer::Stored(Box::new(event)))
@@ -249,6 +248,25 @@ impl Apiserver {
     async fn answer(&self, request: http::Request<Body>) -> Result<Response<AnswerBody>, Failure> {
         self.exchange.clone().oneshot(request).await.map_err(|fault| connect::classify(&*fault))
     }
+}
+
+/// Whether the answer to a create has the event that was sent. A webhook may have changed its name: if that were no
+/// answer, each further try would create one more event.
+fn is_created(sent: &Event, found: &Event) -> bool {
+    let (ours, theirs) = (&sent.metadata, &found.metadata);
+    if ours.namespace != theirs.namespace || theirs.name.is_empty() {
+        return false;
+    }
+    let is_alike = || {
+        sent.involved_object == found.involved_object && sent.reason == found.reason && sent.message == found.message
+    };
+    ours.name == theirs.name || is_alike() || tag_of(sent).is_some_and(|tag| Some(tag) == tag_of(found))
+}
+
+/// Returns the tag of a new event, which has one at most.
+fn tag_of(event: &Event) -> Option<(&SmolStr, &SmolStr)> {
+    let annotations = &event.metadata.rare.as_deref()?.annotations;
+    annotations.iter().find(|(name, _)| name.starts_with(TAG_PREFIX))
 }
 
 fn boxed<B>(body: B) -> AnswerBody

@@ -9,23 +9,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
-use http::Request;
 use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Body as HttpBody, Frame};
 use kube::client::Body;
 use kube::core::ObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
+use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tower::{BoxError, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 
-use super::watch::FRAME_BYTES_MAX;
-use super::{AnswerBody, Apiserver, Exchange, LIST_BYTES_MAX, cause_of};
+use super::{AnswerBody, Apiserver, Exchange, LIST_BYTES_MAX, boxed, cause_of};
 use crate::clock::Clock;
 use crate::event::{ApiGroup, Event, json};
+use crate::status::Status;
 
 /// LIMIT: events of one page of the list. A page whose answer is too long is asked for again with fewer.
 const PAGE: u32 = 500;
@@ -154,9 +155,10 @@ fn impatient(
 ) -> kube::Client {
     let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
     let page = Arc::new(AtomicU32::new(PAGE));
+    let listed = Arc::new(Mutex::new(None));
     kube::Client::new(
         tower::service_fn(move |mut request: Request<Body>| {
-            let (exchange, page) = (exchange.clone(), Arc::clone(&page));
+            let (exchange, page, listed) = (exchange.clone(), Arc::clone(&page), Arc::clone(&listed));
             let (watching, clock) = (Arc::clone(&watching), clock.clone());
             async move {
                 let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
@@ -164,10 +166,17 @@ fn impatient(
                     // The list is complete.
                     page.store(PAGE, Ordering::Relaxed);
                 } else {
+                    let token = continued(request.uri());
+                    if token.is_some() && std::mem::replace(&mut *listed.lock(), token.clone()) == token {
+                        return Err("the list repeats a page".into());
+                    }
                     let limit = format!("limit={}", page.load(Ordering::Relaxed));
                     *request.uri_mut() = request.uri().to_string().replace(&format!("limit={PAGE}"), &limit).parse()?;
                 }
-                let answer = tokio::time::timeout(timeout, exchange.oneshot(request)).await??;
+                let mut answer = tokio::time::timeout(timeout, exchange.oneshot(request)).await??;
+                if is_watch && answer.status() == StatusCode::GONE {
+                    answer = expired();
+                }
                 let is_json =
                     answer.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON));
                 if is_watch && is_json && answer.status().is_success() {
@@ -184,8 +193,25 @@ fn impatient(
     )
 }
 
+/// Returns the token of the page that a request asks for; `None` for the first page.
+fn continued(uri: &Uri) -> Option<String> {
+    uri.query()?.split('&').find_map(|pair| pair.strip_prefix("continue=")).map(str::to_owned)
+}
+
+/// Returns the answer of an API server to a watch from a version that is too old: an ERROR, after which kube's watcher
+/// lists again. The API also allows the code 410, after which it would try the same version for ever.
+fn expired() -> Response<AnswerBody> {
+    let status = Status::new(410, "Expired", "the resourceVersion of the watch is too old").to_json();
+    let frame = [br#"{"type":"ERROR","object":"#, &status[..], b"}\n"].concat();
+    let mut answer = Response::new(boxed(Body::from(frame)));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}
+
 /// Limits the bytes of a list's answer, or without `page` of each line of a watch. After a list that is too long, the
-/// next one has smaller pages. An answer that is too short at its end has failed.
+/// next one has smaller pages. A line may be as long as a page of one event: etcd's 1.5 MiB are up to 9 MiB of JSON, which
+/// escapes characters, and after a longer line the watch would resume before it again and again. An answer that is too
+/// short at its end has failed.
 fn bounded(
     body: AnswerBody,
     page: Option<Arc<AtomicU32>>,
@@ -203,7 +229,7 @@ fn bounded(
                 page.store(fewer.max(1), Ordering::Relaxed);
                 Err("a page of the list is too long".into())
             }
-            None if length > FRAME_BYTES_MAX => Err("a frame of the watch is too long".into()),
+            None if length > LIST_BYTES_MAX => Err("a frame of the watch is too long".into()),
             Some(_) | None => Ok(Frame::data(data)),
         }
     });
@@ -223,10 +249,7 @@ fn code(error: &watcher::Error) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use http::Response;
-    use parking_lot::Mutex;
-
-    use super::super::{Settings, boxed};
+    use super::super::Settings;
     use super::*;
 
     fn behind<S>(service: S, clock: Clock) -> Apiserver
@@ -277,6 +300,59 @@ mod tests {
         assert_eq!(watches.load(Ordering::Relaxed), 3);
     }
 
+    /// Fault: the watch ended at every event of more than 4 MiB, which a tenant may create, and began before it again.
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_event_does_not_end_a_watch() {
+        let clock = Clock::manual(0);
+        let time = clock.clone();
+        let answer = move |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+            let message = r"\u003c".repeat(3 << 19);
+            let event = format!(r#"{{"metadata":{{"name":"a","resourceVersion":"8"}},"message":"{message}"}}"#);
+            let added = format!("{{\"type\":\"ADDED\",\"object\":{event}}}\n");
+            let body = if is_watch { added } else { list.to_owned() };
+            time.advance(WATCH_MIN);
+            let pieces: Vec<_> = body.into_bytes().chunks(1 << 16).map(Bytes::copy_from_slice).collect();
+            let pieces = stream::iter(pieces).map(|piece| Ok::<_, BoxError>(Frame::data(piece)));
+            async move { Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(pieces)))) }
+        };
+        let shown = first(&behind(tower::service_fn(answer), clock), 3).await;
+        assert!(shown[2].starts_with("Stored"), "{:.99}", shown[2]);
+    }
+
+    /// Fault: the same page was listed again and again, without a pause.
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_repeats_a_page_has_failed() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let answer = move |_: Request<Body>| {
+            assert!(asked.fetch_add(1, Ordering::Relaxed) < 9);
+            let list = r#"{"metadata":{"resourceVersion":"7","continue":"x"},"items":[]}"#;
+            async move { Ok::<_, BoxError>(Response::new(boxed(Body::from(list.as_bytes().to_vec())))) }
+        };
+        let shown = first(&behind(tower::service_fn(answer), Clock::manual(0)), 4).await;
+        let repeats = "the list repeats a page";
+        assert_eq!(shown[..], ["Begins", repeats, "Begins", repeats]);
+    }
+
+    /// Fault: the version was tried again without an end, and nothing showed that the events were not followed.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_is_refused_as_too_old_leads_to_a_list() {
+        let answer = |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+            let gone = Status::new(410, "Expired", "too old resource version: 7 (9)").to_json();
+            let mut answer = Response::new(boxed(Body::from(if is_watch { gone } else { list.into() })));
+            if is_watch {
+                *answer.status_mut() = StatusCode::GONE;
+            }
+            async move { Ok::<_, BoxError>(answer) }
+        };
+        let shown = first(&behind(tower::service_fn(answer), Clock::manual(0)), 5).await;
+        assert_eq!([&shown[0], &shown[1], &shown[3], &shown[4]], ["Begins", "Complete", "Begins", "Complete"]);
+        assert!(shown[2].contains("too old"), "{shown:?}");
+    }
+
     /// Fault: the list's pages and the watch's lines could have any length. 500 events of 1 MiB, which every tenant may
     /// create, took a GiB at each start.
     #[tokio::test(start_paused = true)]
@@ -288,7 +364,7 @@ mod tests {
             let pieces = match query.split('&').find_map(|pair| pair.strip_prefix("limit=")?.parse::<u32>().ok()) {
                 Some(limit) if limit > 100 => 17,
                 Some(_) => 0,
-                None => 5,
+                None => 17,
             };
             let long = stream::iter((0..pieces).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 1 << 20])))));
             let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;

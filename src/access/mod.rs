@@ -42,7 +42,7 @@ pub use turns::{Fairness, Turn};
 pub(crate) use binding::{Extent, check_operations, check_removals};
 pub(crate) use limits::Write;
 
-use cache::{Answers, Key, Unanswered};
+use cache::{Answers, Key, Question, Unanswered};
 use limits::Limits;
 use metrics::{Identified, Judge, Method, Verdict};
 use reviews::Decision;
@@ -392,22 +392,23 @@ impl Access {
             return Ok(answer);
         }
         metrics.count_miss(review, answers.len());
-        let ask = || {
-            let asking = self.asking(review, question());
-            async move { read(asking.await?).map_err(|fault| unreadable(&fault)) }.boxed()
-        };
-        answers.ask((key, caller), &self.0.clock, ask).await
+        answers.ask((key, caller), &self.0.clock, || self.asking(review, question(), read)).await
     }
 
-    /// Sends a question to the apiserver. Logs a failure, but neither question nor answer.
-    fn asking(&self, review: Review, question: Value) -> BoxFuture<'static, Result<Value, Unanswered>> {
+    /// Sends a question to the apiserver and decodes the answer. Logs a failure, but neither question nor answer.
+    fn asking<V: Send + 'static>(
+        &self,
+        review: Review,
+        question: Value,
+        read: impl FnOnce(Value) -> Result<(V, Duration), serde_json::Error> + Send + 'static,
+    ) -> Question<V> {
         let (asking, clock, metrics) = ((self.0.ask)(review, question), self.0.clock.clone(), self.0.metrics.clone());
         let is_unanswered = Arc::clone(&self.0.is_unanswered);
         async move {
             let started = clock.now().mono;
             let answer = asking.await;
             metrics.observe_review(review, clock.now().mono.since(started));
-            match answer {
+            match answer.and_then(|answer| read(answer).map_err(|fault| unreadable(&fault))) {
                 Ok(answer) => {
                     if is_unanswered.swap(false, Ordering::Relaxed) {
                         tracing::info!("the apiserver answers reviews again");
@@ -483,10 +484,11 @@ fn busy(what: &str) -> Status {
     Status::too_many_requests(message, 1)
 }
 
-fn unreadable(fault: &serde_json::Error) -> Unanswered {
+/// Returns the failure of a review whose answer is none, such as an object of another kind.
+fn unreadable(fault: &serde_json::Error) -> Status {
     // The position of the fault, not the text.
     tracing::debug!(line = fault.line(), column = fault.column(), "a review's answer cannot be read");
-    Unanswered::Fault
+    Status::new(502, "BadGateway", "the answer cannot be read")
 }
 
 impl fmt::Debug for Access {

@@ -9,6 +9,10 @@ use smol_str::SmolStr;
 
 use super::attributes::{Attributes, Target};
 use super::caller::Caller;
+use crate::event::cut;
+
+/// LIMIT: bytes of a refusal's reason, which is cached; the rest is cut.
+const REASON_BYTES_MAX: usize = 1024;
 
 labelled! {
     /// Kind of question to the apiserver.
@@ -100,7 +104,9 @@ pub(super) fn access_question(caller: &Caller, attributes: &Attributes) -> Value
 pub(super) fn decision(answer: Value) -> Result<Decision, serde_json::Error> {
     let status = SubjectAccessReview::deserialize(answer)?.status.unwrap_or_default();
     let allowed = status.allowed && status.denied != Some(true);
-    Ok(Decision { allowed, reason: status.reason.unwrap_or_default().into() })
+    // Only a refusal shows it.
+    let reason = status.reason.filter(|_| !allowed).unwrap_or_default();
+    Ok(Decision { allowed, reason: cut(&reason, REASON_BYTES_MAX) })
 }
 
 #[cfg(test)]
@@ -132,6 +138,20 @@ mod tests {
         assert!(!allowed(json!({ "status": { "allowed": true, "denied": true } })));
         assert!(!allowed(json!({ "status": {} })) && !allowed(json!({})));
         assert!(decision(json!({ "status": { "allowed": "yes" } })).is_err());
+        // Another object, and contradictions.
+        for kind in ["SelfSubjectAccessReview", "Status"] {
+            assert!(decision(json!({ "kind": kind, "status": { "allowed": true } })).is_err());
+        }
+        assert!(!allowed(json!({ "status": { "allowed": false, "denied": false, "evaluationError": "e" } })));
+    }
+
+    /// Fault: the cache of 100,000 decisions kept reasons of any length.
+    #[test]
+    fn a_reason_is_kept_for_refusals_and_cut() {
+        let reason = |allowed: bool| {
+            decision(json!({ "status": { "allowed": allowed, "reason": "r".repeat(4 << 20) } })).unwrap().reason.len()
+        };
+        assert_eq!((reason(true), reason(false)), (0, REASON_BYTES_MAX));
     }
 
     #[test]
@@ -157,5 +177,12 @@ mod tests {
         assert_eq!(of(answer(json!({ "authenticated": true, "user": { "username": "" } })), &[]), None);
         assert_eq!(of(json!({}), &[]), None);
         assert!(caller(json!({ "status": 1 }), &[]).is_err());
+        // Another object, and an answer without a user. An error beside a user is ignored, as by the apiserver.
+        assert!(caller(json!({ "kind": "Status", "status": { "authenticated": true, "user": user } }), &[]).is_err());
+        assert_eq!(of(answer(json!({ "authenticated": true })), &[]), None);
+        assert!(of(answer(json!({ "authenticated": true, "user": user, "error": "e" })), &[]).is_some());
+        assert!(
+            caller(answer(json!({ "authenticated": true, "user": { "username": "x", "groups": 1 } })), &[]).is_err()
+        );
     }
 }

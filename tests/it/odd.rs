@@ -4,15 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use eventweir::access::{Access, Ask, Metrics, Settings, TokenReview};
 use eventweir::clock::Clock;
+use eventweir::correlator::KeySecret;
 use eventweir::event::{Event, EventSeries};
 use eventweir::outbox::LostReason;
 use eventweir::status::Status;
-use http::Method;
+use http::{HeaderMap, Method};
+use prometheus::Registry;
+use serde_json::json;
 
 use super::support::bench::{Bench, Options};
 use super::support::events::{START, event, plain};
 use super::support::fake::{FakeApiserver, Fault};
+use super::support::log::Log;
 use super::support::odd::behind;
 
 const WRITERS: [Option<&str>; 2] = [None, Some("a")];
@@ -172,4 +177,24 @@ async fn a_create_that_a_webhook_refuses_with_409_expires() {
             assert!(bench.fake.seen().len() < 3_000, "{}", bench.fake.seen().len());
         }
     }
+}
+
+/// Fault: an answer of another kind was logged at DEBUG only, after the line that the API server answers again.
+#[tokio::test]
+async fn a_review_whose_answer_cannot_be_read_is_logged() {
+    let log = Log::capture();
+    let answer = json!({ "kind": "Status", "apiVersion": "v1", "status": { "authenticated": true } });
+    let ask: Ask = Arc::new(move |_, _| {
+        let answer = answer.clone();
+        Box::pin(async move { Ok(answer) })
+    });
+    let settings = Settings { tokens: TokenReview { is_on: true, ..TokenReview::default() }, ..Settings::default() };
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let access = Access::new(settings, ask, Clock::manual(START), KeySecret(7, 9), metrics);
+    let mut headers = HeaderMap::new();
+    headers.insert("authorization", "Bearer t-secret".parse().unwrap());
+    assert_eq!(access.identify(None, &headers).await.unwrap_err().code, 503);
+    let text = log.text();
+    assert!(text.contains("WARN") && text.contains("the apiserver does not answer reviews"), "{text}");
+    assert!(!text.contains("t-secret"), "{text}");
 }

@@ -360,12 +360,13 @@ impl Delivery {
         };
         let became_forbidden = self.monitor.note_rights(sent.verb, &answer);
         if let Answer::Refused(refusal) = &answer {
-            let (reason, message, verb) = (refusal.reason.label(), &refusal.status.message, sent.verb.label());
-            tracing::debug!(reason, message, "the upstream refused an event");
+            // Not `message`, which is the text of the line, and quoted, because a webhook may quote an event.
+            let (reason, answer, verb) = (refusal.reason.label(), &refusal.status.message, sent.verb.label());
+            tracing::debug!(reason, answer, "the upstream refused an event");
             if became_forbidden && self.may_log(verb, now.mono) {
                 tracing::error!(
                     verb,
-                    message,
+                    answer,
                     "the upstream forbids eventweir to write events; see /readyz of the admin port"
                 );
             }
@@ -436,7 +437,7 @@ impl Delivery {
                 if first != fault {
                     (fault, cause) = (first, format!("{its_cause}; then {fault}: {cause}"));
                 }
-                tracing::warn!(fault, %cause, "the upstream is down; events wait in the outbox");
+                tracing::warn!(fault, cause, "the upstream is down; events wait in the outbox");
             }
             HealthChange::CameUp(failures) => {
                 if failures > 1 {

@@ -198,3 +198,24 @@ async fn a_review_whose_answer_cannot_be_read_is_logged() {
     assert!(text.contains("WARN") && text.contains("the apiserver does not answer reviews"), "{text}");
     assert!(!text.contains("t-secret"), "{text}");
 }
+
+/// Fault: a webhook's text, which may quote an event, was printed with its line ends, and in JSON it replaced the text of
+/// the line.
+#[tokio::test(start_paused = true)]
+async fn the_upstreams_words_begin_no_line_of_the_log() {
+    let log = Log::capture();
+    let mut bench = before_webhook(options(None), |_, event| {
+        let code = if event.involved_object.name == "forbidden" { 403 } else { 503 };
+        Err(Status::new(code, "Denied", "denied\nERROR forged"))
+    });
+    for object in ["forbidden", "failing"] {
+        bench.offer(event("node-1", object, "BackOff", "restarting"));
+        bench.pass(Duration::from_secs(400)).await;
+    }
+    let text = log.text();
+    for line in ["forbids eventweir to write", "the upstream is down"] {
+        let line = text.lines().find(|text| text.contains(line)).unwrap_or_default();
+        assert!(line.contains(r#""denied\nERROR forged""#), "{line}");
+    }
+    assert!(!text.lines().any(|line| line.starts_with("ERROR forged")), "{text}");
+}

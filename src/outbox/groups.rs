@@ -334,7 +334,7 @@ impl Outbox {
         let order = Order { class, rank: Rank::NeverShown, since: now.mono, record: id };
         let (is_storm, is_new) = (record.kind == Kind::Storm, record.was_never_sent());
         record.phase = Phase::Queued(order);
-        record.is_staged = true;
+        (record.is_staged, record.paid) = (true, true);
         let source = record.source;
         let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class, source, membership));
         group.rate = membership.rate;
@@ -519,6 +519,13 @@ impl Outbox {
 }
 
 impl Record {
+    /// Whether its group's budget changes to this rate, or to none, after a reload. A write that its own budget has paid
+    /// already, and one that an earlier process has left, takes no token of a group that it did not have.
+    pub(super) fn changes_group(&self, rate: Option<Rate>) -> bool {
+        let is_free = self.paid && !self.is_staged;
+        self.group.and_then(|group| group.rate) != rate && (rate.is_none() || !is_free)
+    }
+
     /// Lets its next write pay again: a token of its own budget, of its group and of the ceiling.
     pub(super) const fn owe_tokens(&mut self) {
         (self.paid, self.has_passed) = (false, false);

@@ -78,6 +78,13 @@ pub struct Forgotten {
     pub number: u64,
 }
 
+impl Offer {
+    /// Returns the rate of its group's budget. What its correlator has paid, or what is free, has none.
+    fn group_rate(&self) -> Option<Rate> {
+        self.group.filter(|_| matches!(self.payment, Payment::Owed { .. }))
+    }
+}
+
 impl Outbox {
     /// Takes a record's newer state. Returns the wait reason of its write, and whether delivery must be woken. A record
     /// that is queued already waits for its turn without a wakeup.
@@ -96,6 +103,13 @@ impl Outbox {
                 self.charge(id, BudgetId::of_spam_key(offer.source, offer.budget), rate, now);
                 // The record is still here: a paid record does not fold.
                 let Some(same) = self.records.get_mut(&id) else { return (Why::Budget, true) };
+                record = same;
+            }
+            if record.changes_group(offer.group_rate()) {
+                is_recharged = true;
+                self.regroup(offer, now);
+                // The record is still here, as above.
+                let Some(same) = self.records.get_mut(&id) else { return (Why::Group, true) };
                 record = same;
             }
             let before = record.size;
@@ -147,9 +161,7 @@ impl Outbox {
         record.tag = self.own_tag(offer.record);
         record.total = tag;
         record.paid = offer.payment == Payment::Paid;
-        if let (Payment::Owed { .. }, Some(rate)) = (offer.payment, offer.group) {
-            record.group = Some(self.groups.of(&record.event, rate));
-        }
+        record.group = offer.group_rate().map(|rate| self.groups.of(&record.event, rate));
         if stored {
             record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });
         }
@@ -180,6 +192,17 @@ impl Outbox {
             budget.set_rate(rate);
         }
         self.refile(charged, now.mono);
+    }
+
+    /// Changes the group budget of a record after a reload: to a new rate, to none, or from none.
+    fn regroup(&mut self, offer: Offer, now: Now) {
+        let Some(record) = self.records.get_mut(&offer.record) else { return };
+        let group = offer.group_rate().map(|rate| self.groups.of(&record.event, rate));
+        if record.is_staged {
+            self.change_in_queue(offer.record, now, |record| record.group = group);
+        } else {
+            record.group = group;
+        }
     }
 
     /// Marks a record as paid that waited for a token, after a reload from `defer` to `drop`: its correlator pays.
@@ -221,7 +244,7 @@ mod tests {
     use std::sync::Arc;
 
     use crate::clock::Now;
-    use crate::correlator::{KeySecret, Policy, Settings, Suppression};
+    use crate::correlator::{KeySecret, Policy, Rate, Settings, Suppression};
     use crate::event::{ApiGroup, Event, EventSeries, MicroTime, ObjectReference, RareMeta, Time};
     use crate::outbox::Request;
     use crate::shard::{self, Outcome, Shard};
@@ -277,6 +300,25 @@ mod tests {
             assert_eq!(written(&mut shard, 1..10, &policy(Suppression::Defer, before)).len(), 2);
             let after = written(&mut shard, 10..20, &policy(Suppression::Defer, 1.0));
             assert!(after.len() >= 4, "{after:?}");
+        }
+    }
+
+    /// Fault: a record kept the group budget, or had none, for as long as it was repeated.
+    #[test]
+    fn a_reloaded_group_budget_applies_to_what_is_repeated() {
+        let policy = |suppression, group| {
+            let base = Settings { suppression, burst_size: 1000, qps: 100.0, group, ..Settings::default() };
+            Policy { base: Arc::new(base), rules: Vec::new() }
+        };
+        let low = Some(Rate { qps: 0.02, burst: 2 });
+        for before in [policy(Suppression::Defer, None), policy(Suppression::Drop, low)] {
+            let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+            assert!(written(&mut shard, 1..41, &before).len() >= 19);
+            // The burst, and one token per hundred steps.
+            let after = written(&mut shard, 41..441, &policy(Suppression::Defer, low));
+            assert!((5..=6).contains(&after.len()), "{after:?}");
+            // And back, while it waits for the next token.
+            assert!(written(&mut shard, 441..481, &before).len() >= 19);
         }
     }
 

@@ -235,3 +235,24 @@ async fn a_get_shows_pending_occurrences() {
     assert_eq!(program.stored().await[0].count, 3);
     program.stop().await;
 }
+
+/// Its name may be taken upstream by an event of another kind, until eventweir finds that and takes another name.
+#[tokio::test]
+async fn a_get_shows_an_event_that_is_not_stored_and_not_another_one_of_its_name() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "correlation: {burstSize: 0, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    let mut other = event("node-2", "db-0", "Pulled", "pulled");
+    other.metadata.name = "a".into();
+    assert!(fake.create(other));
+    let mut first = plain();
+    first.metadata.name = "a".into();
+    for _ in 0..2 {
+        assert_eq!(client.post(&first).await.outcome(), Some("deferred"));
+    }
+    let shown = client.get(&format!("{EVENTS}/a")).await.json();
+    let members = [&shown["involvedObject"]["name"], &shown["message"], &shown["metadata"]["resourceVersion"]];
+    assert_eq!((members, &shown["count"]), ([&json!("web-0"), &json!("restarting"), &Value::Null], &json!(2)));
+    let balance = program.stop().await;
+    assert_eq!((balance.ledger.total_written(), fake.events().len()), (2, 2));
+}

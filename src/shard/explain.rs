@@ -219,14 +219,24 @@ impl Shard {
     fn part(&self, history: &History, number: usize, fact: &Fact) -> Part {
         let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
         let mut in_summary = fact.folded;
+        // A record may have more: of a time in which `explain` was off, or of other objects.
+        let mut rest = fact.received.saturating_sub(fact.folded + fact.lost.0 + fact.rejected);
         // A digest of an earlier process is a record of its own.
         let is_own = |kept: &&Kept| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
         let own = history.records.iter().filter(is_own).map(|kept| kept.record);
         for record in own.chain(fact.into) {
             let Some(view) = self.outbox.view(record).filter(|view| view.waiting > 0) else { continue };
             let why = if view.is_in_flight { "in_flight" } else { view.why.label() };
-            let number = if fact.into == Some(record) { std::mem::take(&mut in_summary) } else { view.waiting };
-            *waiting.entry(why).or_insert(0) += number;
+            let number = if fact.into == Some(record) {
+                std::mem::take(&mut in_summary)
+            } else {
+                let own = view.waiting.min(rest);
+                rest -= own;
+                own
+            };
+            if number > 0 {
+                *waiting.entry(why).or_insert(0) += number;
+            }
         }
         let others = in_summary + fact.lost.0 + fact.rejected + waiting.values().sum::<u64>();
         let shown = fact.shown.min(fact.received.saturating_sub(others));

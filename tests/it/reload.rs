@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use eventweir::app::ConfigSource;
 use eventweir::config::Overrides;
+use serde_json::json;
 
 use super::support::app::{Program, start_from};
 use super::support::certificates::Authority;
@@ -181,4 +182,23 @@ async fn the_metric_of_events_follows_reloads_of_explain() {
         assert_eq!(series.collect::<Vec<_>>(), expected, "{yaml}");
     }
     program.stop().await;
+}
+
+/// Fault: one of three occurrences was received, and three waited.
+#[tokio::test]
+async fn explain_counts_what_has_come_since_it_is_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let settings = |explain| format!("correlation: {{burstSize: 0, qps: 0}}\nexplain: {{enabled: {explain}}}\n");
+    let program = program(&path, &settings(false)).await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    client.post(&plain()).await;
+    write(&path, &settings(true));
+    assert!(program.app.reload());
+    client.post(&plain()).await;
+    let explained = client.get("/eventweir/v1/explain?object=Pod/web-0&namespace=shop").await.json();
+    let part = &explained["objects"][0]["reasons"][0];
+    assert_eq!((&part["received"], &part["waiting"]), (&json!(1), &json!({ "budget": 1 })), "{explained:#}");
+    assert_eq!(program.stop().await.ledger.total_written(), 3);
 }

@@ -279,9 +279,10 @@ impl Record {
         if is_in_doubt { self.sent.tag.saturating_sub(self.settled()) } else { 0 }
     }
 
-    /// Adds `by` to the desired count.
+    /// Adds `by` to the desired count. An event that is stored as posted may have no count, and still shows occurrences.
     pub(super) fn move_count(&mut self, by: i64) {
-        let moved = i64::from(self.event.count).saturating_add(by);
+        let count = if by == 0 || self.event.count != 0 { self.event.count } else { group::count(&self.event) };
+        let moved = i64::from(count).saturating_add(by);
         self.event.count = i32::try_from(moved).unwrap_or(if moved < 0 { 0 } else { i32::MAX });
     }
 

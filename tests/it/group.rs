@@ -1,6 +1,7 @@
 //! `upstream.group`: records are written through the configured API group as valid events, with exact totals. The fake
 //! apiserver enforces the rules of the API group of each request.
 
+use eventweir::correlator::{self, Correlation};
 use eventweir::event::{ApiGroup, Event, MicroTime, conversion};
 use eventweir::outbox::{self, UpstreamGroup};
 use eventweir::shard;
@@ -104,6 +105,25 @@ async fn combined_records_and_digests_keep_their_totals() {
             bench.offer(event("node-1", "web-0", "BackOff", &format!("message {number}")));
             bench.offer(event("node-1", "web-0", &format!("Reason{number}"), &"long ".repeat(400)));
         }
+        bench.finish().await;
+    }
+}
+
+/// Fault: without correlation, the second event of a name counted on a record that shows one, as if it showed none.
+#[tokio::test(start_paused = true)]
+async fn without_correlation_equal_events_of_one_name_are_shown() {
+    for group in GROUPS {
+        let outbox = outbox::Settings { group, ..outbox::Settings::default() };
+        let shard = shard::Settings { outbox, ..shard::Settings::default() };
+        let correlator = correlator::Settings { correlation: Correlation::Off, ..correlator::Settings::default() };
+        let mut bench = Bench::with(Options { correlator, shard, writer: Some("a"), ..Options::default() });
+        for first in [plain(), new_style("web-1")] {
+            for _ in 0..3 {
+                bench.offer(first.clone());
+                bench.settle().await;
+            }
+        }
+        assert_eq!(bench.fake.shown(), 6, "{group:?} {:?}", bench.fake.events());
         bench.finish().await;
     }
 }

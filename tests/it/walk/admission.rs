@@ -204,7 +204,10 @@ impl Walk {
             Step::Settle => self.settle().await,
             Step::Fail(fault) => self.world.faults.lock().push_back(fault),
             Step::FailRead(fault) => self.world.reads.lock().push_back(fault),
-            Step::Watch { replica } => self.watch(replica % replicas),
+            Step::Watch { replica } => {
+                self.watch(replica % replicas);
+                self.world.check_reads().await;
+            }
             Step::Kill { replica } => self.kill(replica % replicas).await,
         }
     }
@@ -495,17 +498,18 @@ impl Walk {
         }
         self.world.check_numbers().await;
         self.world.check_explained().await;
+        self.world.check_reads().await;
     }
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
     let setup = |replicas, spool, burst| {
-        let (settings, mut policy) = Setup::plain(burst);
+        let mut configuration = Setup::plain(burst);
         if replicas > 1 {
-            let base = correlator::Settings { naming: Naming::Deterministic, ..(*policy.base).clone() };
-            policy.base = Arc::new(base);
+            let base = correlator::Settings { naming: Naming::Deterministic, ..(*configuration.policy.base).clone() };
+            configuration.policy.base = Arc::new(base);
         }
-        Setup { replicas, shards: NonZeroUsize::MIN, spool, writes: Writes::Exact, settings, policy }
+        Setup { replicas, shards: NonZeroUsize::MIN, spool, writes: Writes::Exact, configuration }
     };
     prop_oneof![
         3 => (any::<bool>(), prop::sample::select(vec![2, 1000])).prop_map(move |(spool, burst)| setup(1, spool, burst)),

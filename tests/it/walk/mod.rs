@@ -10,6 +10,7 @@ mod model;
 mod process;
 mod reads;
 mod sums;
+mod tuning;
 mod views;
 mod world;
 

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::super::support::disk::Disk;
 use super::super::support::events::START;
 use super::super::support::fake::{FakeApiserver, Fault};
-use super::process::{Process, Reply, Setup};
+use super::process::{Configuration, Process, Reply, Setup};
 use super::reads::Reader;
 
 /// Longest time, in seconds, after which a request without an answer is executed.
@@ -34,6 +34,8 @@ pub(super) enum Room {
 
 pub(super) struct World {
     pub(super) setup: Setup,
+    /// The configuration file of each process, which it reads at its start.
+    pub(super) files: Vec<Configuration>,
     pub(super) fake: FakeApiserver,
     /// Faults of the next creates and patches.
     pub(super) faults: Arc<Mutex<VecDeque<Fault>>>,
@@ -79,6 +81,7 @@ impl World {
         });
         let replicas = setup.replicas;
         Self {
+            files: vec![setup.configuration.clone(); replicas],
             setup,
             fake,
             faults,
@@ -99,7 +102,8 @@ impl World {
     }
 
     pub(super) fn start(&mut self, replica: usize) -> &Process {
-        let process = Process::start(&self.setup, &self.fake, &self.disks[replica], &mut self.rng);
+        let process =
+            Process::start(&self.setup, &self.files[replica], &self.fake, &self.disks[replica], &mut self.rng);
         self.processes[replica].insert(process)
     }
 

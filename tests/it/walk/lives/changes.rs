@@ -1,14 +1,18 @@
 //! What a client, or another writer, does to records that exist: DELETE, PUT, apply, and patches that are no
-//! occurrences.
+//! occurrences. And reloads.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use eventweir::correlator::{self, Matches, Naming, Pattern, Policy, Rate, Rule, Suppression};
+use eventweir::event::{Event, conversion};
 use serde_json::json;
 
 use super::super::super::support::fake::Fault;
 use super::super::super::support::http::EVENTS;
 use super::super::STRATEGIC_MERGE;
 use super::super::model::{KINDS, KindId, Style, kind_of, shown};
+use super::super::process::Configuration;
 use super::{APPLY, JSON, JSON_PATCH, Walk};
 
 /// A request that changes an event.
@@ -49,7 +53,50 @@ pub(super) enum Annotations {
     Dropped,
 }
 
+/// What a reload changes beside the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    ExplainOff,
+    Coalesce,
+    /// A group budget, for which nothing folds.
+    GroupBudget,
+}
+
 impl Walk {
+    /// Reads a policy with a rule for old-style events. Nothing is dropped, because budgets have enough tokens.
+    pub(super) fn reload(
+        &self,
+        replica: usize,
+        base: Suppression,
+        special: Option<(Suppression, Naming)>,
+        change: Change,
+    ) {
+        let Configuration { mut settings, policy } = self.world.setup.configuration.clone();
+        if policy.base.burst_size < 1000 {
+            return;
+        }
+        let mut group = None;
+        match change {
+            Change::None => {}
+            Change::ExplainOff => settings.explain.enabled = false,
+            Change::Coalesce => settings.outbox.coalesce_interval = Duration::from_secs(5),
+            Change::GroupBudget => {
+                group = Some(Rate { qps: 0.5, burst: 2 });
+                settings.outbox.groups.fold_after = Duration::from_secs(30 * 86_400);
+            }
+        }
+        let plain = correlator::Settings { group, ..correlator::Settings::clone(&policy.base) };
+        let rule = |(suppression, naming)| {
+            let settings = correlator::Settings { suppression, naming, ..plain.clone() };
+            let matches = Matches { component: vec![Pattern::Exact("kubelet".into())], ..Matches::default() };
+            Rule { matches, settings: Arc::new(settings) }
+        };
+        let base = correlator::Settings { suppression: base, ..plain.clone() };
+        let policy = Policy { base: Arc::new(base), rules: special.map(rule).into_iter().collect() };
+        self.process(replica).reload(&Configuration { settings, policy });
+    }
+
     /// Sets a label under a name at any replica, whatever waits or is in doubt.
     pub(super) async fn label(&mut self, replica: usize, name: &str, form: Form) {
         let path = format!("{EVENTS}/{name}");
@@ -208,9 +255,11 @@ impl Walk {
             }
         }
         let stored = self.world.fake.events();
-        let Some(event) = stored.iter().find(|event| kind_of(event) == kind && event.count + more > 0) else { return };
+        let is_counted = |event: &Event| event.series.is_some() || event.count > 0 || more == 0;
+        let is_its = |event: &&Event| kind_of(event) == kind && conversion::occurrences(event) + more > 0;
+        let Some(event) = stored.iter().find(|event| is_its(event) && is_counted(event)) else { return };
         self.world.fake.change(event, |event| {
-            event.count += more;
+            *event.series.as_mut().map_or(&mut event.count, |series| &mut series.count) += more;
             if let (Annotations::Dropped, Some(rare)) = (annotations, &mut event.metadata.rare) {
                 rare.annotations.clear();
             }

@@ -4,13 +4,13 @@
 mod changes;
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::correlator::{self, Matches, Naming, Pattern, Policy, Rule, Suppression};
-use eventweir::event::Event;
+use eventweir::correlator::{Naming, Suppression};
+use eventweir::event::json::decode_event;
+use eventweir::event::{ApiGroup, Event, conversion};
 use eventweir::ledger::Why;
-use eventweir::outbox::LostReason;
+use eventweir::outbox::{LostReason, UpstreamGroup};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ use super::growth::{Growth, Shape};
 use super::model::{Group, KINDS, KindId, NameId, Style, kind_of, shown};
 use super::process::{Process, Setup, Writes};
 use super::world::{self, LATE, Room, World};
-use changes::{Annotations, Answer, Form, Set};
+use changes::{Annotations, Answer, Change, Form, Set};
 
 const JSON: &str = "application/json";
 const JSON_PATCH: &str = "application/json-patch+json";
@@ -111,6 +111,7 @@ enum Step {
         replica: usize,
         base: Suppression,
         special: Option<(Suppression, Naming)>,
+        change: Change,
     },
     /// Another writer adds occurrences to a record; with 0 it changes nothing but its version.
     Edit {
@@ -166,6 +167,8 @@ fn step() -> impl Strategy<Value = Step> {
     let suppression = || prop::sample::select(vec![Suppression::Defer, Suppression::Drop]);
     let naming = prop::sample::select(vec![Naming::Client, Naming::Deterministic]);
     let special = prop::option::of((suppression(), naming));
+    let changes = vec![Change::None, Change::ExplainOff, Change::Coalesce, Change::GroupBudget];
+    let change = prop::sample::select(changes);
     let annotations = prop_oneof![3 => Just(Annotations::Kept), 1 => Just(Annotations::Dropped)];
     prop_oneof![
         8 => (name(), kind(), group(), more())
@@ -191,8 +194,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (replica(), ending).prop_map(|(replica, ending)| Step::End { replica, ending }),
         1 => any::<bool>().prop_map(Step::Reach),
         1 => (replica(), room).prop_map(|(replica, room)| Step::Fill { replica, room }),
-        1 => (replica(), suppression(), special)
-            .prop_map(|(replica, base, special)| Step::Reload { replica, base, special }),
+        1 => (replica(), suppression(), special, change)
+            .prop_map(|(replica, base, special, change)| Step::Reload { replica, base, special, change }),
         2 => (kind(), -1..3_i32, annotations)
             .prop_map(|(kind, more, annotations)| Step::Edit { kind, more, annotations }),
         1 => kind().prop_map(|kind| Step::DeleteUpstream { kind }),
@@ -202,8 +205,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn setup() -> impl Strategy<Value = Setup> {
     let setup = |replicas, spool, writes, burst| {
-        let (settings, policy) = Setup::plain(burst);
-        Setup { replicas, shards: NonZeroUsize::MIN, spool, writes, settings, policy }
+        let configuration = Setup::plain(burst);
+        Setup { replicas, shards: NonZeroUsize::MIN, spool, writes, configuration }
     };
     let setup = prop_oneof![
         3 => (any::<bool>(), prop::sample::select(vec![2, 1000]))
@@ -211,7 +214,11 @@ fn setup() -> impl Strategy<Value = Setup> {
         2 => any::<bool>().prop_map(move |spool| setup(2, spool, Writes::Exact, 1000)),
         1 => any::<bool>().prop_map(move |spool| setup(1, spool, Writes::Plain, 1000)),
     ];
-    (setup, 1..4_usize).prop_map(|(setup, shards)| Setup { shards: NonZeroUsize::new(shards).unwrap(), ..setup })
+    let group = prop_oneof![3 => Just(UpstreamGroup::Core), 1 => Just(UpstreamGroup::Preserve)];
+    (setup, 1..4_usize, group).prop_map(|(mut setup, shards, group)| {
+        setup.configuration.settings.outbox.group = group;
+        Setup { shards: NonZeroUsize::new(shards).unwrap(), ..setup }
+    })
 }
 
 struct Walk {
@@ -298,7 +305,9 @@ impl Walk {
             Step::Reach(up) => self.world.fake.set_up(up),
             Step::Fill { replica, room: Room::None } => self.world.fill(self.replica(replica)),
             Step::Fill { replica, room: Room::Some } => self.world.make_room(self.replica(replica)).await,
-            Step::Reload { replica, base, special } => self.reload(self.replica(replica), base, special),
+            Step::Reload { replica, base, special, change } => {
+                self.reload(self.replica(replica), base, special, change);
+            }
             // With plain writes, another writer's count is overwritten.
             Step::Edit { kind, more, annotations } if more == 0 || !self.is_plain() => {
                 self.put_upstream(kind, more, annotations).await;
@@ -374,22 +383,6 @@ impl Walk {
         } else if self.world.is_accepted(replica, &reply, 200) {
             self.account.patch(name, kind, total);
         }
-    }
-
-    /// Reads a policy with a rule for old-style events. Nothing is dropped, because budgets have enough tokens.
-    fn reload(&self, replica: usize, base: Suppression, special: Option<(Suppression, Naming)>) {
-        let Setup { settings, policy, .. } = &self.world.setup;
-        if policy.base.burst_size < 1000 {
-            return;
-        }
-        let rule = |(suppression, naming)| {
-            let settings = correlator::Settings { suppression, naming, ..correlator::Settings::clone(&policy.base) };
-            let matches = Matches { component: vec![Pattern::Exact("kubelet".into())], ..Matches::default() };
-            Rule { matches, settings: Arc::new(settings) }
-        };
-        let base = correlator::Settings { suppression: base, ..correlator::Settings::clone(&policy.base) };
-        let policy = Policy { base: Arc::new(base), rules: special.map(rule).into_iter().collect() };
-        self.process(replica).shards.reload(settings, policy);
     }
 
     fn watch(&mut self, replica: usize) {
@@ -545,7 +538,8 @@ impl Walk {
             assert_eq!(members, [name, KINDS[known.kind].object, KINDS[known.kind].message], "{}", reply.text);
         }
         if is_found && is_only && (!self.process(0).shards.owe() || self.account.is_certain(known.kind)) {
-            assert_eq!(event["count"].as_i64(), Some(self.account.live(known.kind)), "{name}: {}", reply.text);
+            let shown = decode_event(ApiGroup::Core, reply.text.as_bytes()).unwrap();
+            assert_eq!(i64::from(conversion::occurrences(&shown)), self.account.live(known.kind), "{}", reply.text);
         }
         let path = format!("{}/{name}", Group::Events.path());
         let reply = self.process(self.home(name)).send("GET", &path, JSON, String::new()).await;

@@ -197,6 +197,8 @@ pub struct Kept {
     pub stored: bool,
     /// The count that the upstream has acknowledged.
     pub count: i64,
+    /// Its occurrences that were dropped since its last write, which the next one shows.
+    pub(super) dropped: u32,
     /// Whether its next occurrence has to begin another record.
     pub has_ended: bool,
     /// Whether the upstream has it no longer: it has expired or was deleted there.
@@ -392,6 +394,7 @@ impl History {
             fact,
             stored: false,
             count: before.into(),
+            dropped: 0,
             has_ended: false,
             is_gone: false,
             messages,
@@ -402,14 +405,17 @@ impl History {
         is_begun_again && kind != Kind::Digest && kind != Kind::Storm
     }
 
-    /// Notes the record's name and count upstream. Returns by how much the count has grown.
-    pub(super) fn set_stored(&mut self, record: RecordId, name: &SmolStr, count: i64) -> u64 {
+    /// Notes the record's name and count upstream, after a write of `number` occurrences. Returns how many dropped ones
+    /// the count has beside them; it may also have those of other writers.
+    pub(super) fn set_stored(&mut self, record: RecordId, name: &SmolStr, count: i64, number: u64) -> u64 {
         let Some(kept) = self.kept_mut(record) else { return 0 };
         kept.name = name.clone();
         (kept.stored, kept.is_gone) = (true, false);
-        let grown = u64::try_from(count - kept.count).unwrap_or(0);
+        let others = u64::try_from(count - kept.count).unwrap_or(0).saturating_sub(number);
+        let shown = kept.dropped.min(u32::try_from(others).unwrap_or(u32::MAX));
+        kept.dropped -= shown;
         kept.count = count;
-        grown
+        shown.into()
     }
 
     /// Returns an event about the object.

@@ -332,6 +332,9 @@ impl Store {
             _ => fact.spent += u64::from(ruling.paid == Some(true)),
         }
         let is_begun_again = history.keep((record, kind), spot.fact, (message, marks.message, messages), ruling.before);
+        if let (Verdict::Dropped, Some(kept)) = (verdict, history.kept_mut(record)) {
+            kept.dropped = kept.dropped.saturating_add(number);
+        }
         let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
         history.note(spot.fact, (verdict, why), number, Some(record), (message, marks.message), now, next_token);
         self.count(spot.object);
@@ -458,10 +461,8 @@ impl Store {
         } else if kind == Kind::Storm {
             history.hear(record, (message, marks.message, 1));
         }
-        let grown = history.set_stored(record, name, sent);
+        let shown = number + history.set_stored(record, name, sent, number);
         let fact = &mut history.facts[spot.fact];
-        // A write also shows the occurrences that were dropped since the previous write.
-        let shown = if fact.dropped > 0 { grown.max(number) } else { number };
         fact.shown += shown;
         fact.rates.writes.add(now.mono, 1);
         fact.last_shown = Some(now.wall);
@@ -493,7 +494,7 @@ impl Store {
         self.groups[fact.group].totals.folded += number;
         history.keep((into, kind), spot.fact, (message, marks.message, messages), 0);
         if !name.is_empty() {
-            history.set_stored(into, name, 0);
+            history.set_stored(into, name, 0, 0);
         }
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
     }

@@ -224,3 +224,23 @@ fn groups_beyond_the_limit_are_counted_together() {
     }
     assert_eq!((store.groups().len(), store.groups()[0].totals.received), (GROUPS + 1, 5));
 }
+
+/// Fault: the write of a record that another process counts on too showed the dropped occurrences of another message.
+#[test]
+fn a_write_shows_no_more_dropped_occurrences_than_its_record_has() {
+    let mut store = store(1_000_000);
+    let (one, other) = (event(0, "R", "one"), event(0, "R", "two"));
+    let marks = Marks::new(SECRET, &one);
+    accept(&mut store, &one, 1, 1);
+    accept_as(Verdict::Dropped, &mut store, &other, 2, 2);
+    let spot = store.spot(marks, &one, Now::at(3)).unwrap();
+    let shown = |store: &mut Store, count| {
+        let record = (RecordId(1), Kind::Combined);
+        store.written(spot, record, (&"n".into(), count), (&one.message, marks), 1, Now::at(count));
+        store.histories().next().unwrap().facts[0].shown
+    };
+    assert_eq!(shown(&mut store, 4), 1);
+    accept_as(Verdict::Dropped, &mut store, &one, 1, 5);
+    assert_eq!(shown(&mut store, 7), 3);
+    assert_eq!(shown(&mut store, 9), 4);
+}

@@ -1,18 +1,24 @@
 //! Upstreams that are legal but unusual: admission webhooks, long outages, and answers that lead nowhere.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use eventweir::access::{Access, Ask, Metrics, Settings, TokenReview};
 use eventweir::clock::Clock;
 use eventweir::correlator::KeySecret;
-use eventweir::event::{Event, EventSeries};
-use eventweir::outbox::LostReason;
+use eventweir::event::{ApiGroup, Event, EventSeries};
+use eventweir::outbox::{Answer, Fault as Cause, LostReason, Request};
 use eventweir::status::Status;
+use eventweir::upstream::{self, Apiserver, apiserver};
 use http::{HeaderMap, Method};
 use prometheus::Registry;
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 use super::support::bench::{Bench, Options};
 use super::support::events::{START, event, plain};
@@ -218,4 +224,85 @@ async fn the_upstreams_words_begin_no_line_of_the_log() {
         assert!(line.contains(r#""denied\nERROR forged""#), "{line}");
     }
     assert!(!text.lines().any(|line| line.starts_with("ERROR forged")), "{text}");
+}
+
+/// Answers each connection with `head`, and then with `piece` many times. Returns its address and the number of pieces.
+async fn serve(head: &'static str, piece: Vec<u8>, tasks: &mut JoinSet<()>) -> (SocketAddr, Arc<AtomicU64>) {
+    const PIECES: u64 = 1 << 16;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, sent) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
+    let number = Arc::clone(&sent);
+    tasks.spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _asked = stream.read(&mut [0; 1 << 14]).await;
+            let mut is_open = stream.write_all(head.as_bytes()).await.is_ok();
+            while is_open && !piece.is_empty() && number.load(Ordering::Relaxed) < PIECES {
+                number.fetch_add(1, Ordering::Relaxed);
+                is_open = stream.write_all(&piece).await.is_ok();
+            }
+            let _closed = stream.shutdown().await;
+        }
+    });
+    (address, sent)
+}
+
+/// Whatever answers, a write is tried again, and the answer takes a few MiB of memory at most.
+#[tokio::test]
+async fn answers_without_an_end_or_without_sense_are_no_answers_and_bounded() {
+    let chunk = || [b"10000\r\n", &[b'x'; 1 << 16][..], b"\r\n"].concat();
+    let rows = [
+        (Cause::BadAnswer, "HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n", chunk()),
+        (Cause::NotApiserver, "HTTP/1.1 422 X\r\nTransfer-Encoding: chunked\r\n\r\n", chunk()),
+        (Cause::Transport, "HTTP/1.1 201 Created\r\n", b"A: bbbbbbbbbbbbbbbbbbbbbbbbbbbbb\r\n".to_vec()),
+        (Cause::Transport, "HTTP/1.1 201 Created\r\nA: ", vec![b'b'; 1 << 12]),
+        (Cause::Transport, "", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".to_vec()),
+        (Cause::NotApiserver, "HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", vec![]),
+        (Cause::NotApiserver, "HTTP/1.1 307 X\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", vec![]),
+        (Cause::Transport, "HTTP/1.1 201 Created\r\nContent-Length: 9\r\n\r\n", vec![]),
+        (Cause::BadAnswer, "HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n", vec![]),
+        (Cause::Transport, "HTTP/1.1 201 Created\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}", vec![]),
+        (Cause::Transport, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", vec![]),
+        (Cause::Transport, "{}", vec![]),
+        (Cause::Transport, "", vec![]),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    for (cause, head, piece) in rows {
+        let (mut tasks, length) = (JoinSet::new(), piece.len() as u64);
+        let (address, sent) = serve(head, piece, &mut tasks).await;
+        let kubeconfig = json!({
+            "clusters": [{ "name": "c", "cluster": { "server": format!("http://{address}") } }],
+            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "" } }],
+            "current-context": "x",
+        });
+        std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        let settings = apiserver::Settings { kubeconfig: Some(path.clone()), ..apiserver::Settings::default() };
+        let metrics = upstream::Metrics::new(&Registry::new()).unwrap();
+        let apiserver = Apiserver::connect(&settings, Clock::manual(START), metrics).await.unwrap();
+        let answer = apiserver.write(&Request::Create { group: ApiGroup::Core, event: Box::new(plain()) }).await;
+        assert!(matches!(answer, Answer::Retry(retry) if retry.fault == cause), "{head:?}: {answer:?}");
+        assert!(sent.load(Ordering::Relaxed) * length < 64 << 20, "{head:?}");
+    }
+}
+
+/// etcd is restored from a backup: records have an older state.
+#[tokio::test(start_paused = true)]
+async fn a_record_of_an_older_state_regains_its_count() {
+    for writer in WRITERS {
+        for faults in [&[][..], &[Fault::Before(500)], &[Fault::ResetAfter]] {
+            let mut bench = Bench::with(options(writer));
+            bench.offer(plain());
+            bench.settle().await;
+            let older = bench.fake.all().remove(0);
+            for _ in 0..2 {
+                (0..2).for_each(|_| _ = bench.offer(plain()));
+                bench.settle().await;
+                bench.fake.change(&older, |event| *event = older.clone());
+                bench.fake.fail_next(faults);
+            }
+            bench.offer(plain());
+            bench.finish().await;
+        }
+    }
 }

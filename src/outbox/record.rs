@@ -22,6 +22,9 @@ use crate::ledger::{Occurrences, RefusalReason, Why, WrittenAs};
 
 /// Time after a record's first 403 during which another 403 is retried.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(300);
+/// Longest pause between these tries. A quota or a policy may refuse every record of a namespace, and their tries take
+/// tokens of `upstream.qps` from other namespaces.
+const FORBIDDEN_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 impl From<Fold> for WrittenAs {
     fn from(fold: Fold) -> Self {
@@ -394,9 +397,16 @@ impl Record {
         }
     }
 
-    /// Returns the pause after `tries` failures: doubled each time, capped, and cut by up to a half (`jitter` in 0..1).
-    pub(super) fn backoff(tries: u32, jitter: f64, settings: &Settings) -> Duration {
-        backoff(tries, jitter, settings.first_backoff, settings.max_backoff)
+    /// Returns the pause after the newest failure: doubled each time, capped, and cut by up to a half (`jitter` in 0..1).
+    /// After a 403 it may be longer, but the last try is due when a further 403 is final.
+    pub(super) fn pause(&self, jitter: f64, settings: &Settings, now: Mono) -> Duration {
+        let &Settings { first_backoff, max_backoff, .. } = settings;
+        let since_forbidden = self.forbidden_since.map_or(FORBIDDEN_GRACE, |since| now.since(since));
+        let left = FORBIDDEN_GRACE.saturating_sub(since_forbidden);
+        if left.is_zero() {
+            return backoff(self.tries, jitter, first_backoff, max_backoff);
+        }
+        backoff(self.tries, jitter, first_backoff, max_backoff.max(FORBIDDEN_PAUSE_MAX)).min(left)
     }
 
     /// Whether an event found under the record's name is equal in everything that identifies it. Repairs of the record

@@ -229,7 +229,7 @@ impl Outbox {
     fn pause_for(&mut self, id: RecordId, retry: Option<Retry>, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.tries = record.tries.saturating_add(1);
-        let pause = Record::backoff(record.tries, self.jitter.f64(), &self.settings);
+        let pause = record.pause(self.jitter.f64(), &self.settings, now.mono);
         let asked = retry.and_then(|retry| retry.after).unwrap_or_default();
         record.phase = Phase::Backoff(now.mono.after(pause.max(asked)));
         self.set_record_timer(id);

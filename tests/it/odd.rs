@@ -10,7 +10,7 @@ use eventweir::access::{Access, Ask, Metrics, Settings, TokenReview};
 use eventweir::clock::Clock;
 use eventweir::correlator::KeySecret;
 use eventweir::event::{ApiGroup, Event, EventSeries};
-use eventweir::outbox::{Answer, Fault as Cause, LostReason, Request};
+use eventweir::outbox::{Answer, Fault as Cause, LostReason, RefusalReason, Request};
 use eventweir::status::Status;
 use eventweir::upstream::{self, Apiserver, apiserver};
 use http::{HeaderMap, Method};
@@ -305,4 +305,27 @@ async fn a_record_of_an_older_state_regains_its_count() {
             bench.finish().await;
         }
     }
+}
+
+/// Fault: each record of a namespace whose quota or policy refuses all events was tried some 70 times. With thousands of
+/// them, these tries took the tokens of `upstream.qps` from all other namespaces.
+#[tokio::test(start_paused = true)]
+async fn a_forbidden_record_is_tried_a_few_times_in_five_minutes() {
+    let mut bench = Bench::new();
+    bench.fake.plan(|seen| if seen.object == "web-0" { Fault::Before(403) } else { Fault::None });
+    bench.offer(plain());
+    bench.pass(Duration::from_secs(30)).await;
+    assert!(bench.fake.take_methods().len() > 5, "an API server that has just started knows its roles soon");
+    bench.settle().await;
+    let tries = bench.fake.take_methods().len();
+    assert!(tries < 15, "{tries}");
+    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Forbidden)), 1);
+    // Of the tries after it, the pauses are short again.
+    bench.fake.plan(|_| Fault::None);
+    bench.fake.fail_next(&[Fault::Before(403), Fault::None, Fault::Before(503), Fault::Before(503), Fault::None]);
+    bench.offer(plain());
+    bench.pass(Duration::from_secs(1)).await;
+    bench.offer(plain());
+    bench.pass(Duration::from_secs(3)).await;
+    assert_eq!(bench.fake.shown(), 2);
 }

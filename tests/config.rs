@@ -478,7 +478,7 @@ fn documented_ranges_are_the_ranges_and_live_keys_are_live() {
 fn documentation_names_every_flag_and_field() {
     let text = document("configuration.md");
     for field in eventweir::correlator::Field::ALL {
-        assert!(text.contains(&format!("`{}`", field.path())), "{}", field.path());
+        assert!(text.contains(&format!("`{}`", field.label())), "{}", field.label());
     }
     let cli = Cli::command();
     let flags = cli.find_subcommand("serve").unwrap().get_arguments().filter_map(|flag| flag.get_long());

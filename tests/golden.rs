@@ -57,7 +57,7 @@ fn f32_of(number: &Value) -> f32 {
 
 fn fields(names: &Value) -> Vec<Field> {
     let name =
-        |name: &Value| Field::from_path(name.as_str().unwrap()).unwrap_or_else(|| panic!("unknown field {name}"));
+        |name: &Value| Field::ALL.into_iter().find(|field| *name == field.label()).unwrap_or_else(|| panic!("{name}"));
     names.as_array().unwrap().iter().map(name).collect()
 }
 

@@ -295,8 +295,9 @@ pub(super) fn fields() -> Form<'static, Vec<Field>> {
         !fields.is_empty()
             && fields.iter().enumerate().all(|(number, field)| !fields.iter().take(number).any(|f| f == field))
     };
-    let allowed = format!("a list of one field or more, none twice, of {}", Field::ALL.map(Field::path).join(", "));
-    list(allowed, texts, Field::from_path, |field| field.path().to_owned(), are_distinct)
+    let allowed = format!("a list of one field or more, none twice, of {}", Field::ALL.map(Field::label).join(", "));
+    let named = |text: &str| Field::ALL.into_iter().find(|field| field.label() == text);
+    list(allowed, texts, named, |field| field.label().to_owned(), are_distinct)
 }
 
 /// Texts, none empty; `allowed` is the text of an error.

@@ -101,89 +101,28 @@ pub enum CountOverflow {
     Wrap,
 }
 
-/// A field of an event that can be part of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Field {
-    /// `source.component`
-    SourceComponent,
-    /// `source.host`
-    SourceHost,
-    /// `involvedObject.kind`
-    InvolvedObjectKind,
-    /// `involvedObject.namespace`
-    InvolvedObjectNamespace,
-    /// `involvedObject.name`
-    InvolvedObjectName,
-    /// `involvedObject.fieldPath`
-    InvolvedObjectFieldPath,
-    /// `involvedObject.uid`
-    InvolvedObjectUid,
-    /// `involvedObject.apiVersion`
-    InvolvedObjectApiVersion,
-    /// `involvedObject.resourceVersion`
-    InvolvedObjectResourceVersion,
-    /// `metadata.namespace`
-    MetadataNamespace,
-    /// `type`
-    Type,
-    /// `reason`
-    Reason,
-    /// `message`
-    Message,
-    /// `action`
-    Action,
-    /// `reportingComponent`
-    ReportingComponent,
-    /// `reportingInstance`
-    ReportingInstance,
-}
-
-impl Field {
-    /// Every field, in the order of the documentation.
-    pub const ALL: [Self; 16] = [
-        Self::SourceComponent,
-        Self::SourceHost,
-        Self::InvolvedObjectKind,
-        Self::InvolvedObjectNamespace,
-        Self::InvolvedObjectName,
-        Self::InvolvedObjectFieldPath,
-        Self::InvolvedObjectUid,
-        Self::InvolvedObjectApiVersion,
-        Self::InvolvedObjectResourceVersion,
-        Self::MetadataNamespace,
-        Self::Type,
-        Self::Reason,
-        Self::Message,
-        Self::Action,
-        Self::ReportingComponent,
-        Self::ReportingInstance,
-    ];
-
-    /// Returns the field's path in a core/v1 Event, which is also its name in the configuration.
-    pub const fn path(self) -> &'static str {
-        match self {
-            Self::SourceComponent => "source.component",
-            Self::SourceHost => "source.host",
-            Self::InvolvedObjectKind => "involvedObject.kind",
-            Self::InvolvedObjectNamespace => "involvedObject.namespace",
-            Self::InvolvedObjectName => "involvedObject.name",
-            Self::InvolvedObjectFieldPath => "involvedObject.fieldPath",
-            Self::InvolvedObjectUid => "involvedObject.uid",
-            Self::InvolvedObjectApiVersion => "involvedObject.apiVersion",
-            Self::InvolvedObjectResourceVersion => "involvedObject.resourceVersion",
-            Self::MetadataNamespace => "metadata.namespace",
-            Self::Type => "type",
-            Self::Reason => "reason",
-            Self::Message => "message",
-            Self::Action => "action",
-            Self::ReportingComponent => "reportingComponent",
-            Self::ReportingInstance => "reportingInstance",
-        }
-    }
-
-    /// Returns the field with this path.
-    pub fn from_path(path: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|field| field.path() == path)
+labelled! {
+    /// A field of an event that can be part of a key, with its path in a core/v1 Event, which is also its name in the
+    /// configuration.
+    #[derive(Hash)]
+    #[expect(missing_docs, reason = "the paths")]
+    pub enum Field {
+        SourceComponent = "source.component",
+        SourceHost = "source.host",
+        InvolvedObjectKind = "involvedObject.kind",
+        InvolvedObjectNamespace = "involvedObject.namespace",
+        InvolvedObjectName = "involvedObject.name",
+        InvolvedObjectFieldPath = "involvedObject.fieldPath",
+        InvolvedObjectUid = "involvedObject.uid",
+        InvolvedObjectApiVersion = "involvedObject.apiVersion",
+        InvolvedObjectResourceVersion = "involvedObject.resourceVersion",
+        MetadataNamespace = "metadata.namespace",
+        Type = "type",
+        Reason = "reason",
+        Message = "message",
+        Action = "action",
+        ReportingComponent = "reportingComponent",
+        ReportingInstance = "reportingInstance",
     }
 }
 

@@ -33,7 +33,7 @@ impl Trial {
         let Settings { spam_key, burst_size, qps, .. } = &*self.apply(policy).base;
         match self {
             Self::ReasonInSpamKey => {
-                format!("spamKey: [{}]", spam_key.iter().map(|field| field.path()).collect::<Vec<_>>().join(", "))
+                format!("spamKey: [{}]", spam_key.iter().map(|field| field.label()).collect::<Vec<_>>().join(", "))
             }
             Self::SmallBudget if (qps - SMALL_QPS).abs() > 0.0 => format!("burstSize: {burst_size}, qps: {qps}"),
             Self::SmallBudget => format!("burstSize: {burst_size}, qps: 1/900"),

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use eventweir::clock::{Mono, Now};
 use eventweir::correlator::{
-    Correlator, CountOverflow, Decision, Field, Key, KeyEncoding, KeySecret, Observation, Patch, Rate, RecordId,
-    Settings, Settled, Suppression, TokenBucket, Verdict, namespace_tag,
+    Correlator, CountOverflow, Decision, Field, Key, KeyEncoding, KeySecret, Patch, Rate, RecordId, Settings, Settled,
+    Suppression, TokenBucket, Verdict,
 };
 use eventweir::event::{ApiGroup, Event, json};
 use eventweir::upstream::patch_document;
@@ -179,18 +179,8 @@ impl Replay {
             *next_record += 1;
             RecordId(*next_record - 1)
         });
-        let observation = Observation {
-            count: stored.count,
-            first_timestamp: stored.first_timestamp,
-            name: stored.metadata.name.clone(),
-            resource_version: stored.metadata.resource_version.clone(),
-            record,
-            tag: 0,
-            stored: true,
-            namespace: namespace_tag(&stored.metadata.namespace),
-        };
         self.correlator.settle(key, record, &Settled::Forgotten);
-        self.correlator.remember(key, observation, &self.settings);
+        self.correlator.remember(key, record, stored, true, &self.settings);
     }
 }
 

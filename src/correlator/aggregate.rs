@@ -9,15 +9,9 @@ use super::settings::{Settings, Suppression};
 use crate::clock::{Mono, Now};
 use crate::event::{Event, MicroTime, ObjectMeta, Time};
 
-/// The groups of one source: for each aggregate key, the distinct messages seen recently.
-#[derive(Debug, Default)]
-pub(super) struct Groups {
-    // LIMIT: `lru_cache_size` entries; the least recently used group is evicted and its threshold starts over.
-    groups: LruMap<Group>,
-}
-
+/// A group of similar events: the distinct messages seen recently under one aggregate key.
 #[derive(Debug)]
-struct Group {
+pub(super) struct Group {
     /// When the group was last seen.
     last: Mono,
     /// The lower half of each local key, which is enough to distinguish ten messages; one or two need no allocation.
@@ -34,46 +28,40 @@ pub(super) enum Route {
     Combined,
 }
 
-impl Groups {
-    pub(super) fn len(&self) -> usize {
-        self.groups.len()
-    }
-
-    /// Returns how the event would be counted, without counting it.
-    pub(super) fn peek(&self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
-        let (known, contains) = match self.groups.peek(&group) {
-            Some(entry) if entry.is_current(now, settings) => {
-                (entry.local_keys.len(), entry.local_keys.contains(&local.half()))
-            }
-            _ => (0, false),
-        };
-        let distinct = known + usize::from(!contains);
-        if distinct < settings.max_events.get() { Route::Plain } else { Route::Combined }
-    }
-
-    /// Counts the event in its group, and returns how it is counted.
-    pub(super) fn observe(&mut self, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
-        let local = local.half();
-        let new = || Group { last: now.mono, local_keys: SmallVec::new() };
-        let entry = self.groups.get_or_insert_within(group, settings.lru_cache_size, new);
-        if !entry.is_current(now, settings) {
-            entry.local_keys.clear();
+/// Returns how the event would be counted, without counting it.
+pub(super) fn peek(groups: &LruMap<Group>, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
+    let (known, contains) = match groups.peek(&group) {
+        Some(entry) if entry.is_current(now, settings) => {
+            (entry.local_keys.len(), entry.local_keys.contains(&local.half()))
         }
-        entry.last = now.mono;
-        if entry.local_keys.contains(&local) {
-            Route::Plain
-        } else if entry.local_keys.len() + 1 < settings.max_events.get() {
-            if entry.local_keys.len() == entry.local_keys.capacity() {
-                entry.local_keys.reserve_exact(2);
-            }
-            entry.local_keys.push(local);
-            Route::Plain
-        } else {
-            // client-go inserts the new key and then removes an arbitrary member of the set. eventweir always removes
-            // the key just inserted, one of the legal choices (`tests/vectors/correlator_any`). The first messages stay
-            // separate for as long as the group lives; all later ones are combined.
-            Route::Combined
+        _ => (0, false),
+    };
+    let distinct = known + usize::from(!contains);
+    if distinct < settings.max_events.get() { Route::Plain } else { Route::Combined }
+}
+
+/// Counts the event in its group, and returns how it is counted.
+pub(super) fn observe(groups: &mut LruMap<Group>, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
+    let local = local.half();
+    let new = || Group { last: now.mono, local_keys: SmallVec::new() };
+    let entry = groups.get_or_insert_within(group, settings.lru_cache_size, new);
+    if !entry.is_current(now, settings) {
+        entry.local_keys.clear();
+    }
+    entry.last = now.mono;
+    if entry.local_keys.contains(&local) {
+        Route::Plain
+    } else if entry.local_keys.len() + 1 < settings.max_events.get() {
+        if entry.local_keys.len() == entry.local_keys.capacity() {
+            entry.local_keys.reserve_exact(2);
         }
+        entry.local_keys.push(local);
+        Route::Plain
+    } else {
+        // client-go inserts the new key and then removes an arbitrary member of the set. eventweir always removes
+        // the key just inserted, one of the legal choices (`tests/vectors/correlator_any`). The first messages stay
+        // separate for as long as the group lives; all later ones are combined.
+        Route::Combined
     }
 }
 

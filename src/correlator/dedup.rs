@@ -3,11 +3,10 @@
 
 use smol_str::SmolStr;
 
-use super::RecordId;
 use super::history::namespace_tag;
 use super::key::Key;
-use super::lru_map::LruMap;
 use super::settings::{CountOverflow, Settings};
+use super::{Correlator, RecordId};
 use crate::event::{Event, Time};
 
 /// The dedup state of an event: client-go's `eventLog`, and its record.
@@ -31,13 +30,6 @@ pub struct Observation {
     pub resource_version: SmolStr,
 }
 
-/// The observations of one source.
-#[derive(Debug, Default)]
-pub(super) struct Observations {
-    // LIMIT: `lru_cache_size` entries; the least recently used one is evicted, and its next repeat begins a new record.
-    observations: LruMap<Observation>,
-}
-
 /// An event after observation.
 pub(super) struct Observed {
     pub(super) record: RecordId,
@@ -47,13 +39,30 @@ pub(super) struct Observed {
     pub(super) is_repeat: bool,
 }
 
-impl Observations {
-    pub(super) fn len(&self) -> usize {
-        self.observations.len()
+impl Observation {
+    /// Returns the observation of a record that begins with `event`.
+    pub(super) fn new(record: RecordId, event: &Event, count: i32, stored: bool) -> Self {
+        Self {
+            record,
+            count,
+            tag: 0,
+            first_timestamp: event.first_timestamp,
+            stored,
+            namespace: namespace_tag(&event.metadata.namespace),
+            name: event.metadata.name.clone(),
+            resource_version: event.metadata.resource_version.clone(),
+        }
+    }
+}
+
+impl Correlator {
+    pub(super) fn observation(&self, key: Key) -> Option<&Observation> {
+        self.observations.peek(&key).filter(|observation| observation.count != 0)
     }
 
-    pub(super) fn find(&self, key: Key) -> Option<&Observation> {
-        self.observations.peek(&key).filter(|observation| observation.count != 0)
+    /// Returns the observation of `record`, unless another record has taken its key meanwhile.
+    pub(super) fn observation_of(&mut self, key: Key, record: RecordId) -> Option<&mut Observation> {
+        self.observations.peek_mut(&key).filter(|observation| observation.record == record)
     }
 
     /// Counts `occurrences` of `event` under `key`. A repeat gets the record's name, version, first timestamp and
@@ -82,66 +91,9 @@ impl Observations {
         // (V 012).
         let record = RecordId(*next_record);
         *next_record += 1;
-        let observation = Observation {
-            count: event.count,
-            first_timestamp: event.first_timestamp,
-            name: event.metadata.name.clone(),
-            resource_version: event.metadata.resource_version.clone(),
-            record,
-            tag: 0,
-            stored: false,
-            namespace: namespace_tag(&event.metadata.namespace),
-        };
+        let observation = Observation::new(record, event, event.count, false);
         self.observations.put_within(key, observation, settings.lru_cache_size);
         Observed { record, stored: false, before: 0, tag: 0, is_repeat: false }
-    }
-
-    /// Adopts an upstream record on which this process has not counted. The record becomes the next one to be evicted.
-    /// It is not adopted if there is no room, so that history never evicts live observations.
-    pub(super) fn adopt(&mut self, key: Key, observation: Observation, settings: &Settings) -> bool {
-        let known = self.observations.peek(&key).is_some();
-        if !known && self.observations.len() >= settings.lru_cache_size.get() {
-            return false;
-        }
-        self.observations.put_last(key, observation);
-        true
-    }
-
-    /// Calls `keep` on every observation that the upstream is known to hold. `keep` may change it; `false` forgets it.
-    pub(super) fn retain_stored(&mut self, mut keep: impl FnMut(&mut Observation) -> bool) {
-        let gone: Vec<Key> = self
-            .observations
-            .iter_mut()
-            .filter_map(|(key, observation)| (observation.stored && !keep(observation)).then_some(*key))
-            .collect();
-        for key in gone {
-            self.observations.pop(&key);
-        }
-    }
-
-    /// Returns the record under `key`, if any, whatever its count.
-    pub(super) fn record(&self, key: Key) -> Option<RecordId> {
-        self.observations.peek(&key).map(|observation| observation.record)
-    }
-
-    /// Changes the observation of `record` by `change`, unless another record has taken its key meanwhile.
-    pub(super) fn adjust(&mut self, key: Key, record: RecordId, change: impl FnOnce(&mut Observation)) {
-        if let Some(observation) = self.observations.peek_mut(&key)
-            && observation.record == record
-        {
-            change(observation);
-        }
-    }
-
-    /// Forgets the observation of `record`, so that its next repeat begins a new record.
-    pub(super) fn forget(&mut self, key: Key, record: RecordId) {
-        if self.record(key) == Some(record) {
-            self.observations.pop(&key);
-        }
-    }
-
-    pub(super) fn put(&mut self, key: Key, observation: Observation, settings: &Settings) {
-        self.observations.put_within(key, observation, settings.lru_cache_size);
     }
 }
 

@@ -44,65 +44,58 @@ impl Correlator {
             self.secret.shared(event, settings).event(event, settings)
         };
         let version = &event.metadata.resource_version;
-        if let Some(known) = self.observations.find(key) {
+        if let Some(known) = self.observation(key) {
             let ours = !known.stored || known.tag > 0 || is_live(known.record);
             if ours || !is_newer(version, &known.resource_version) {
                 return;
             }
         }
-        let observation = Observation {
-            count,
-            first_timestamp: event.first_timestamp,
-            name: event.metadata.name.clone(),
-            resource_version: version.clone(),
-            record: RecordId(*next_record),
-            tag: 0,
-            stored: true,
-            namespace: namespace_tag(&event.metadata.namespace),
-        };
-        *next_record += u64::from(self.observations.adopt(key, observation, settings));
+        // Not without room, so that history evicts no live observation; this one is the next to be evicted.
+        if self.observations.contains(&key) || self.observations.len() < settings.lru_cache_size.get() {
+            let observation = Observation::new(RecordId(*next_record), event, count, true);
+            self.observations.put_last(key, observation);
+            *next_record += 1;
+        }
     }
 
     /// Applies the upstream state of a record without owed writes: its count, and the part of it that its tag counts,
     /// if it has a tag.
     pub fn learn(&mut self, key: Key, event: &Event, count: i32, tag: Option<u64>) {
-        let Some(record) = self.observations.record(key) else { return };
-        self.observations.adjust(key, record, |observation| {
-            if is_newer(&event.metadata.resource_version, &observation.resource_version) {
-                // A create of ours that was executed late, after a deletion, shows less than was counted meanwhile.
-                let behind = tag.map_or(0, |tag| observation.tag.saturating_sub(tag));
-                observation.count = count.saturating_add(i32::try_from(behind).unwrap_or(i32::MAX));
-                observation.first_timestamp = event.first_timestamp;
-                observation.resource_version = event.metadata.resource_version.clone();
-                observation.stored = true;
-            }
-        });
+        let Some(observation) = self.observations.peek_mut(&key) else { return };
+        if is_newer(&event.metadata.resource_version, &observation.resource_version) {
+            // A create of ours that was executed late, after a deletion, shows less than was counted meanwhile.
+            let behind = tag.map_or(0, |tag| observation.tag.saturating_sub(tag));
+            observation.count = count.saturating_add(i32::try_from(behind).unwrap_or(i32::MAX));
+            observation.first_timestamp = event.first_timestamp;
+            observation.resource_version = event.metadata.resource_version.clone();
+            observation.stored = true;
+        }
     }
 
     /// Applies the deletion, at `version`, of a record without owed writes. A record that this process has counted on
     /// is created again with its running count, as client-go does when a patch answers 404. An adopted record without
     /// own occurrences is forgotten.
     pub fn learn_gone(&mut self, key: Key, version: &str) {
-        let Some(record) = self.observations.record(key) else { return };
-        let mut forget = false;
-        self.observations.adjust(key, record, |observation| {
-            if is_newer(version, &observation.resource_version) || version == observation.resource_version {
-                observation.stored = false;
-                forget = observation.tag == 0;
+        let Some(observation) = self.observations.peek_mut(&key) else { return };
+        if is_newer(version, &observation.resource_version) || version == observation.resource_version {
+            observation.stored = false;
+            if observation.tag == 0 {
+                self.observations.pop(&key);
             }
-        });
-        if forget {
-            self.observations.forget(key, record);
         }
     }
 
     /// Applies [`learn_gone`](Self::learn_gone) to every record that is believed stored and that `is_gone`.
     pub fn learn_list(&mut self, mut is_gone: impl FnMut(&Observation) -> bool) {
-        self.observations.retain_stored(|observation| {
-            if is_gone(observation) {
-                observation.stored = false;
+        let mut forgotten = Vec::new();
+        for (key, observation) in self.observations.iter_mut().filter(|(_, observation)| observation.stored) {
+            observation.stored = !is_gone(observation);
+            if !observation.stored && observation.tag == 0 {
+                forgotten.push(*key);
             }
-            observation.stored || observation.tag > 0
-        });
+        }
+        for key in forgotten {
+            self.observations.pop(&key);
+        }
     }
 }

@@ -29,8 +29,7 @@ pub use settings::{
 
 pub use dedup::Observation;
 
-use aggregate::{Groups, Route, is_combined};
-use dedup::Observations;
+use aggregate::{Group, Route, is_combined};
 
 use crate::clock::{Mono, Now};
 use crate::event::Event;
@@ -47,8 +46,10 @@ pub struct RecordId(pub u64);
 #[derive(Debug)]
 pub struct Correlator {
     secret: KeySecret,
-    groups: Groups,
-    observations: Observations,
+    // LIMIT: `lru_cache_size` entries; the least recently used group is evicted and its threshold starts over.
+    groups: LruMap<Group>,
+    // LIMIT: `lru_cache_size` entries; the least recently used one is evicted, and its next repeat begins a new record.
+    observations: LruMap<Observation>,
     /// Budgets under `Suppression::Drop`; a deferred write pays in the outbox.
     // LIMIT: `lru_cache_size` entries; an evicted bucket is full at its next use.
     buckets: Option<Box<LruMap<TokenBucket>>>,
@@ -104,7 +105,7 @@ pub enum Verdict {
 impl Correlator {
     /// Creates the state of a new source.
     pub fn new(secret: KeySecret) -> Self {
-        Self { secret, groups: Groups::default(), observations: Observations::default(), buckets: None }
+        Self { secret, groups: LruMap::default(), observations: LruMap::default(), buckets: None }
     }
 
     /// Returns the number of entries in all caches, which the memory limits count.
@@ -117,16 +118,14 @@ impl Correlator {
         if settings.correlation == Correlation::Off {
             return None;
         }
-        let route = if is_combined(event, settings) {
-            Route::Combined
-        } else {
-            self.groups.peek(keys.aggregate, keys.local, now, settings)
-        };
-        let key = match route {
-            Route::Plain => keys.event,
-            Route::Combined => keys.aggregate,
-        };
-        self.observations.find(key)
+        self.observation(self.keys_in_order(event, keys, now, settings)[0])
+    }
+
+    /// Returns the key that `event` would be counted under, and then its other one.
+    fn keys_in_order(&self, event: &Event, keys: &Keys, now: Now, settings: &Settings) -> [Key; 2] {
+        let is_combined = is_combined(event, settings)
+            || aggregate::peek(&self.groups, keys.aggregate, keys.local, now, settings) == Route::Combined;
+        if is_combined { [keys.aggregate, keys.event] } else { [keys.event, keys.aggregate] }
     }
 
     /// Returns the records that may stand for `event`: the one it would count on first. The two are its own and its
@@ -135,11 +134,8 @@ impl Correlator {
         if settings.correlation == Correlation::Off {
             return Vec::new();
         }
-        let Keys { aggregate, local, event: own, .. } = self.secret.keys(event, settings);
-        let combined =
-            is_combined(event, settings) || self.groups.peek(aggregate, local, now, settings) == Route::Combined;
-        let keys = if combined { [aggregate, own] } else { [own, aggregate] };
-        keys.into_iter().filter_map(|key| Some((key, self.observations.find(key)?))).collect()
+        let keys = self.keys_in_order(event, &self.secret.keys(event, settings), now, settings);
+        keys.into_iter().filter_map(|key| Some((key, self.observation(key)?))).collect()
     }
 
     /// Decides about `occurrences` equal occurrences of `event`, which has these `keys`, at `now`. Changes `event` to
@@ -163,7 +159,7 @@ impl Correlator {
         let route = if is_combined(event, settings) {
             Route::Combined
         } else {
-            self.groups.observe(keys.aggregate, keys.local, now, settings)
+            aggregate::observe(&mut self.groups, keys.aggregate, keys.local, now, settings)
         };
         let key = match route {
             Route::Plain => keys.event,
@@ -175,11 +171,13 @@ impl Correlator {
         if event.metadata.name.len() > NAME_BYTES_MAX {
             event.metadata.name = record_name(&event.involved_object.name, now);
         }
-        let observed = self.observations.observe(key, event, occurrences, settings, next_record);
+        let observed = self.observe(key, event, occurrences, settings, next_record);
         if settings.naming == Naming::Deterministic && !observed.is_repeat {
             let name = shared_name(event, route, settings);
             event.metadata.name = name.clone();
-            self.observations.adjust(key, observed.record, |observation| observation.name = name);
+            if let Some(observation) = self.observation_of(key, observed.record) {
+                observation.name = name;
+            }
         }
         let fold = match (route, observed.is_repeat) {
             (Route::Combined, _) => Fold::Combined,
@@ -218,34 +216,30 @@ impl Correlator {
     }
 
     /// Remembers a record of an earlier process, unless its key already has one.
-    pub fn remember(&mut self, key: Key, observation: Observation, settings: &Settings) {
-        if self.observations.record(key).is_none() {
-            self.observations.put(key, observation, settings);
+    pub fn remember(&mut self, key: Key, record: RecordId, event: &Event, stored: bool, settings: &Settings) {
+        if !self.observations.contains(&key) {
+            let observation = Observation::new(record, event, event.count, stored);
+            self.observations.put_within(key, observation, settings.lru_cache_size);
         }
     }
 
     /// Applies the upstream's answer for `record`.
     pub fn settle(&mut self, key: Key, record: RecordId, settled: &Settled) {
+        let Some(observation) = self.observation_of(key, record) else { return };
         match settled {
             Settled::Stored { name, resource_version, first_timestamp, count_moved, tag } => {
-                self.observations.adjust(key, record, |observation| {
-                    observation.name = name.clone();
-                    observation.resource_version = resource_version.clone();
-                    observation.first_timestamp = *first_timestamp;
-                    observation.count = observation.count.saturating_add(*count_moved);
-                    observation.tag = tag.unwrap_or(observation.tag);
-                    observation.stored = true;
-                });
+                observation.name = name.clone();
+                observation.resource_version = resource_version.clone();
+                observation.first_timestamp = *first_timestamp;
+                observation.count = observation.count.saturating_add(*count_moved);
+                observation.tag = tag.unwrap_or(observation.tag);
+                observation.stored = true;
             }
-            Settled::CountReset(count) => {
-                self.observations.adjust(key, record, |observation| observation.count = *count);
-            }
+            Settled::CountReset(count) => observation.count = *count,
             Settled::BegunAgain { count } => {
-                self.observations.adjust(key, record, |observation| {
-                    (observation.count, observation.tag, observation.stored) = (*count, 0, false);
-                });
+                (observation.count, observation.tag, observation.stored) = (*count, 0, false);
             }
-            Settled::Forgotten => self.observations.forget(key, record),
+            Settled::Forgotten => drop(self.observations.pop(&key)),
         }
     }
 }

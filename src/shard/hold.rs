@@ -145,10 +145,8 @@ impl Shard {
     }
 
     pub(super) fn tell(&mut self, handle: &Handle, settled: &Settled) {
-        if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
-            let before = correlator.tracked_keys();
-            correlator.settle(key, handle.record, settled);
-            self.tracked_keys.replace(before, correlator.tracked_keys());
+        if let Some(key) = handle.key {
+            self.tell_correlator(handle.source, key, handle.record, settled);
         }
     }
 }

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use super::storms::HOME;
 use super::{Shard, Shards};
 use crate::clock::Now;
-use crate::correlator::{Correlator, Observation, Policy, Rate, RecordId, namespace_tag};
+use crate::correlator::{Correlator, Policy, Rate, RecordId};
 use crate::outbox::{Changes, Entry};
 
 impl Shard {
@@ -40,17 +40,7 @@ impl Shard {
             let secret = self.secret;
             let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret));
             let before = correlator.tracked_keys();
-            let observation = Observation {
-                count: entry.event.count,
-                first_timestamp: entry.event.first_timestamp,
-                name: entry.event.metadata.name.clone(),
-                resource_version: entry.event.metadata.resource_version.clone(),
-                record,
-                tag: 0,
-                stored: entry.stored,
-                namespace: namespace_tag(&entry.event.metadata.namespace),
-            };
-            correlator.remember(entry.key, observation, settings);
+            correlator.remember(entry.key, record, &entry.event, entry.stored, settings);
             self.tracked_keys.replace(before, correlator.tracked_keys());
             self.trim();
         }

@@ -36,7 +36,8 @@ use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{
-    Correlation, Correlator, Decision, Fold, KeySecret, LruMap, Messages, Policy, Rate, Suppression, Verdict,
+    Correlation, Correlator, Decision, Fold, Key, KeySecret, LruMap, Messages, Policy, Rate, Settled, Suppression,
+    Verdict,
 };
 use crate::event::Event;
 use crate::explain::{Ruling, Store, Verdict as Note};
@@ -370,12 +371,8 @@ impl Shard {
         if let Some((reason, lost)) = settlement.lost {
             self.ledger.lose(reason, lost.total());
         }
-        if let Some(feedback) = &settlement.feedback
-            && let Some(correlator) = self.sources.peek_mut(&feedback.source)
-        {
-            let before = correlator.tracked_keys();
-            correlator.settle(feedback.key, feedback.record, &feedback.settled);
-            self.tracked_keys.replace(before, correlator.tracked_keys());
+        if let Some(feedback) = &settlement.feedback {
+            self.tell_correlator(feedback.source, feedback.key, feedback.record, &feedback.settled);
         }
         self.forget_folded(now);
     }
@@ -432,11 +429,16 @@ impl Shard {
             if let Some(folds) = &mut self.folds {
                 folds.push((forgotten.record, forgotten.into));
             }
-            if let Some(correlator) = self.sources.peek_mut(&forgotten.source) {
-                let before = correlator.tracked_keys();
-                correlator.settle(forgotten.key, forgotten.record, &crate::correlator::Settled::Forgotten);
-                self.tracked_keys.replace(before, correlator.tracked_keys());
-            }
+            self.tell_correlator(forgotten.source, forgotten.key, forgotten.record, &Settled::Forgotten);
+        }
+    }
+
+    /// Tells the correlator of a source what has become of a record.
+    fn tell_correlator(&mut self, source: Key, key: Key, record: outbox::RecordId, settled: &Settled) {
+        if let Some(correlator) = self.sources.peek_mut(&source) {
+            let before = correlator.tracked_keys();
+            correlator.settle(key, record, settled);
+            self.tracked_keys.replace(before, correlator.tracked_keys());
         }
     }
 

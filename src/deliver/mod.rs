@@ -390,18 +390,13 @@ impl Delivery {
 
     /// Logs losses at most once a minute per reason; the ledger counts all.
     fn log_loss(&mut self, reason: LostReason, now: Mono) {
-        if !self.may_log(reason.label(), now) {
-            return;
-        }
-        if reason == LostReason::Expired {
-            let text =
-                "occurrences are lost: for outbox.maxAge the upstream has answered 429, 5xx or 409 to their records";
-            tracing::warn!(reason = reason.label(), "{text}");
+        let why = if reason == LostReason::Expired {
+            "for outbox.maxAge the upstream has answered 429, 5xx or 409 to their records"
         } else {
-            tracing::warn!(
-                reason = reason.label(),
-                "occurrences are lost: the upstream refuses their records for good"
-            );
+            "the upstream refuses their records for good"
+        };
+        if self.may_log(reason.label(), now) {
+            tracing::warn!(reason = reason.label(), "occurrences are lost: {why}");
         }
     }
 

@@ -35,17 +35,19 @@ fn times(Rate { qps, burst }: Rate) -> (i64, i64) {
 }
 
 impl Bucket {
-    /// Keeps the tokens if the rate differs from the last one, after a reload or because groups share the bucket.
+    /// Keeps the tokens if the rate differs from the last one, after a reload or because groups share the bucket. Returns
+    /// the [`times`] of the rate.
     #[expect(clippy::cast_possible_truncation, reason = "the lower half, and at most all tokens")]
-    fn turn_to(&self, rate: Rate, now: Mono) {
+    fn turn_to(&self, rate: Rate, now: Mono) -> (i64, i64) {
+        let (interval, all) = times(rate);
         let (known, new) = (self.rate.load(Ordering::Relaxed), bits(rate));
         let is_turned =
             known != new && self.rate.compare_exchange(known, new, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if !is_turned || known == 0 {
-            return;
+            return (interval, all);
         }
         let before = Rate { qps: f32::from_bits((known >> 32) as u32), burst: known as u32 };
-        let ((interval_before, all_before), (interval, all)) = (times(before), times(rate));
+        let (interval_before, all_before) = times(before);
         // Until this instant, at most one other shard sees the old time at the new rate.
         let turn = |spent_until: i64| {
             let spent = spent_until.saturating_sub(now.0);
@@ -55,27 +57,25 @@ impl Bucket {
             now.0.saturating_add(all - left.min(all.into()) as i64)
         };
         self.spent_until.update(Ordering::Relaxed, Ordering::Relaxed, turn);
+        (interval, all)
     }
 
     /// Returns when the next token comes: `now` if there is one.
     pub(super) fn next_token(&self, rate: Rate, now: Mono) -> Mono {
-        self.turn_to(rate, now);
-        let (interval, all) = times(rate);
+        let (interval, all) = self.turn_to(rate, now);
         let spent_until = self.spent_until.load(Ordering::Relaxed);
         Mono(spent_until.saturating_add(interval).saturating_sub(all).max(now.0))
     }
 
     /// Returns the whole tokens.
     pub(super) fn tokens(&self, rate: Rate, now: Mono) -> u32 {
-        self.turn_to(rate, now);
-        let (interval, all) = times(rate);
+        let (interval, all) = self.turn_to(rate, now);
         let spent = self.spent_until.load(Ordering::Relaxed).saturating_sub(now.0).max(0);
         u32::try_from(all.saturating_sub(spent) / interval.max(1)).unwrap_or_default()
     }
 
     pub(super) fn take(&self, rate: Rate, now: Mono) -> bool {
-        self.turn_to(rate, now);
-        let (interval, all) = times(rate);
+        let (interval, all) = self.turn_to(rate, now);
         let taken = self.spent_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |spent_until| {
             let spent_until = spent_until.max(now.0).saturating_add(interval);
             (spent_until.saturating_sub(now.0) <= all).then_some(spent_until)

@@ -58,7 +58,7 @@ pub use request::{Answer, Applied, Fault, Refusal, Request, Retry, Write};
 pub use settings::Settings;
 pub use settle::Settlement;
 pub use storm::{STORM_MARK, StormNews};
-pub use tag::{Claim, MESSAGES, TAG_PREFIX};
+pub use tag::{Claim, MESSAGES, has_any_tag, tags};
 pub use tickets::{Fate, OnTaken, Ticket};
 
 use budget::{Budget, BudgetId, Class, Order, Place, Rates};

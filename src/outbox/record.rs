@@ -333,7 +333,7 @@ impl Record {
         let is_alike = self.is_alike(&group::converted(group, &self.event, now), found, now);
         // A patch of ours ends a client's series.
         let is_clients = self.event.series.is_none() && group::clients_series(group, found).is_some();
-        let is_bare = !tag::has_any(found) && !is_clients;
+        let is_bare = !tag::has_any_tag(found) && !is_clients;
         Seen { held, is_tagged: tag_count.is_some(), is_alike, is_bare }
     }
 

@@ -14,7 +14,7 @@ use crate::correlator::RecordId;
 use crate::event::Event;
 
 /// Prefix of the names of tags.
-pub const TAG_PREFIX: &str = "tally.eventweir/";
+const TAG_PREFIX: &str = "tally.eventweir/";
 
 /// The annotation with the last messages of a combined record or digest (`explain.annotationBytes`).
 pub const MESSAGES: &str = "messages.eventweir/last";
@@ -55,10 +55,16 @@ pub(super) fn count(event: &Event, tag: &str) -> Option<u64> {
     parsed(annotations.get(tag)?).map(|(count, _)| count)
 }
 
-/// Whether `event` has any tag.
-pub(super) fn has_any(event: &Event) -> bool {
+/// Returns the tags of an event, with their values.
+pub fn tags(event: &Event) -> impl Iterator<Item = (&SmolStr, &SmolStr)> {
     let rare = event.metadata.rare.as_deref();
-    rare.is_some_and(|rare| rare.annotations.keys().any(|name| name.starts_with(TAG_PREFIX)))
+    let annotations = rare.into_iter().flat_map(|rare| &rare.annotations);
+    annotations.filter(|(name, _)| name.starts_with(TAG_PREFIX))
+}
+
+/// Whether `event` has any tag.
+pub fn has_any_tag(event: &Event) -> bool {
+    tags(event).next().is_some()
 }
 
 /// Parses count and seconds. An older version of eventweir wrote the count alone; such a tag never expires.

@@ -15,7 +15,7 @@ use crate::explain::{
     Unseen, Verdict, Window, stamp,
 };
 use crate::ledger::RejectReason;
-use crate::outbox::{Answer, Forgotten, Kind, MESSAGES, Request, Settlement, TAG_PREFIX, Write};
+use crate::outbox::{Answer, Forgotten, Kind, MESSAGES, Request, Settlement, Write, has_any_tag};
 
 /// LIMIT: objects in the answer of one shard.
 const OBJECTS: usize = 20;
@@ -74,12 +74,8 @@ impl Shard {
             }
             Request::Create { event, .. } => {
                 // Records that are written as client-go writes them get no annotation.
-                if let Some(rare) = event
-                    .metadata
-                    .rare
-                    .as_mut()
-                    .filter(|rare| rare.annotations.keys().any(|name| name.starts_with(TAG_PREFIX)))
-                {
+                if has_any_tag(event) {
+                    let rare = event.metadata.rare.get_or_insert_default();
                     rare.annotations.insert(SmolStr::new_static(MESSAGES), messages);
                 }
             }

@@ -29,7 +29,7 @@ use crate::clock::Mono;
 use crate::correlator::{Key, LruMap, NAME_BYTES_MAX, Pattern};
 use crate::event::{ApiGroup, Event, EventSeries, ObjectMeta};
 use crate::ledger::RejectReason;
-use crate::outbox::TAG_PREFIX;
+use crate::outbox::tags;
 use crate::shard::{Unable, Writer};
 use crate::status::Status;
 use review::{Request, Review, answer};
@@ -142,8 +142,7 @@ impl Admitting {
     /// still be executed.
     fn passes(&self, key: Key, allowed: Allowed) -> bool {
         let mut series = self.series.lock();
-        let is_early = |last: &Allowed| allowed.at.since(last.at) < self.settings.series_interval;
-        if series.get(&key).is_some_and(|last| last.line != allowed.line && is_early(last)) {
+        if series.get(&key).is_some_and(|last| last.line != allowed.line && self.is_recent(last, allowed.at)) {
             return false;
         }
         series.put(key, allowed);
@@ -155,8 +154,12 @@ impl Admitting {
 
     /// Whether a series of this event can be allowed only later, because the last one was allowed just before.
     fn is_early(&self, key: Key, now: Mono) -> bool {
-        let mut series = self.series.lock();
-        series.get(&key).is_some_and(|last| now.since(last.at) < self.settings.series_interval)
+        self.series.lock().get(&key).is_some_and(|last| self.is_recent(last, now))
+    }
+
+    /// Whether an event's next series comes too soon after this one.
+    fn is_recent(&self, last: &Allowed, now: Mono) -> bool {
+        now.since(last.at) < self.settings.series_interval
     }
 
     /// Notes that an event's next series is counted, so that the allowed one does not matter any more.
@@ -214,7 +217,7 @@ impl Question<'_> {
         }
         let Some((old, mut new)) = request.events() else { return (Answer::Unread, None) };
         // A write of this process or of another replica.
-        if tags(&new) != old.as_ref().map(tags).unwrap_or_default() {
+        if !tags(&new).eq(old.iter().flat_map(tags)) {
             return (Answer::Exempt, None);
         }
         // The record of an event with a longer name has another one, so the client's own write could not begin it.
@@ -394,12 +397,4 @@ fn says_the_same(old: &Event, new: &Event) -> bool {
         Event { count: 0, series: None, last_timestamp: None, message: "".into(), ..event }
     };
     rest(old) == rest(new)
-}
-
-/// Returns eventweir's annotations of an event.
-fn tags(event: &Event) -> Vec<(&str, &str)> {
-    let rare = event.metadata.rare.as_deref();
-    let annotations = rare.into_iter().flat_map(|rare| &rare.annotations);
-    let tags = annotations.filter(|(name, _)| name.starts_with(TAG_PREFIX));
-    tags.map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }

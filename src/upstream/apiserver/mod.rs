@@ -30,7 +30,6 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
 use serde_json::Value;
-use smol_str::SmolStr;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -45,7 +44,7 @@ use super::{Metrics, Verb, WatchOptions};
 use crate::clock::Clock;
 use crate::event::json::EventList;
 use crate::event::{ApiGroup, Event, json};
-use crate::outbox::{Answer, Request, TAG_PREFIX};
+use crate::outbox::{Answer, Request, tags};
 use crate::status::Status;
 
 /// LIMIT: bytes of an answer with one event or a Status. A longer answer counts as unreadable.
@@ -260,13 +259,8 @@ fn is_created(sent: &Event, found: &Event) -> bool {
     let is_alike = || {
         sent.involved_object == found.involved_object && sent.reason == found.reason && sent.message == found.message
     };
-    ours.name == theirs.name || is_alike() || tag_of(sent).is_some_and(|tag| Some(tag) == tag_of(found))
-}
-
-/// Returns the tag of a new event, which has one at most.
-fn tag_of(event: &Event) -> Option<(&SmolStr, &SmolStr)> {
-    let annotations = &event.metadata.rare.as_deref()?.annotations;
-    annotations.iter().find(|(name, _)| name.starts_with(TAG_PREFIX))
+    // A new event has one tag at most.
+    ours.name == theirs.name || is_alike() || tags(sent).next().is_some_and(|tag| tags(found).next() == Some(tag))
 }
 
 fn boxed<B>(body: B) -> AnswerBody

@@ -405,6 +405,19 @@ impl History {
         is_begun_again && kind != Kind::Digest && kind != Kind::Storm
     }
 
+    /// Notes that a record has folded. It is forgotten if the upstream never held it: nothing can be asked about it.
+    pub(super) fn end(&mut self, record: RecordId) {
+        let Some(at) = self.records.iter().rposition(|kept| kept.record == record) else { return };
+        if self.records[at].stored {
+            self.records[at].has_ended = true;
+        } else {
+            self.records.remove(at);
+            for decision in lately(&mut self.decisions) {
+                decision.record = decision.record.filter(|of| *of != record);
+            }
+        }
+    }
+
     /// Notes the record's name and count upstream, after a write of `number` occurrences. Returns how many dropped ones
     /// the count has beside them; it may also have those of other writers.
     pub(super) fn set_stored(&mut self, record: RecordId, name: &SmolStr, count: i64, number: u64) -> u64 {
@@ -465,10 +478,14 @@ impl History {
         let writes = self.decisions.iter().filter(|last| last.verdict == Verdict::Written && last.record == record);
         let written = if verdict == Verdict::Failed { writes.map(|last| last.last).max() } else { None };
         let like = |last: &&mut Decision| {
+            // Each occurrence of a storm may begin a record that folds at once.
+            let is_of_record = last.record == record || last.record.is_none();
             written.is_none_or(|written| written < last.last)
-                && (last.mark, last.fact, last.verdict, last.record, last.why) == (mark, fact, verdict, record, why)
+                && is_of_record
+                && (last.mark, last.fact, last.verdict, last.why) == (mark, fact, verdict, why)
         };
         if let Some(last) = lately(&mut self.decisions).find(like) {
+            last.record = record;
             last.count(number, now);
             if last.next_token.is_some_and(|next| next <= now.mono) {
                 last.next_token = next_token();

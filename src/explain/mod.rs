@@ -477,22 +477,24 @@ impl Store {
         self.count(spot.object);
     }
 
-    /// Notes that occurrences of a fact have folded into a record.
+    /// Notes that a record has folded with its occurrences.
     pub fn fold(
         &mut self,
-        spot: Spot,
+        (record, event): (RecordId, &Event),
         (into, kind): (RecordId, Kind),
         name: &SmolStr,
-        (message, marks): (&SmolStr, Marks),
         number: u64,
         now: Now,
     ) {
-        let messages = self.settings.messages;
+        self.end_run(record);
+        let (marks, messages) = (Marks::new(self.secret, event), self.settings.messages);
+        let Some(spot) = self.find(marks, event, 0, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
+        history.end(record);
         let Some(fact) = history.fact_at(spot) else { return };
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         self.groups[fact.group].totals.folded += number;
-        history.keep((into, kind), spot.fact, (message, marks.message, messages), 0);
+        history.keep((into, kind), spot.fact, (&event.message, marks.message, messages), 0);
         if !name.is_empty() {
             history.set_stored(into, name, 0, 0);
         }

@@ -244,3 +244,28 @@ fn a_write_shows_no_more_dropped_occurrences_than_its_record_has() {
     assert_eq!(shown(&mut store, 7), 3);
     assert_eq!(shown(&mut store, 9), 4);
 }
+
+/// Fault: in a storm, in which each occurrence may begin a record that folds at once, an object had only such records and
+/// decisions after a few occurrences.
+#[test]
+fn records_that_fold_at_once_leave_what_was_known_before() {
+    let mut store = store(1_000_000);
+    let into = (RecordId(1_000), Kind::Digest);
+    for object in [event(0, "Before", "m"), event(0, "Storm", "m")] {
+        for number in 0..100 {
+            let record = 100 * (object.reason.len() as u64) + number;
+            accept_as(Verdict::Created, &mut store, &object, record, number.cast_signed());
+            if object.reason == "Before" {
+                break;
+            }
+            store.fold((RecordId(record), &object), into, &SmolStr::default(), 1, Now::at(number.cast_signed()));
+        }
+    }
+    let history = store.histories().next().unwrap();
+    let records: Vec<_> = history.records.iter().map(|kept| kept.record.0).collect();
+    assert_eq!(records, [600, 1_000]);
+    let decision = |decision: &Decision| (decision.fact, decision.verdict, decision.occurrences);
+    let decisions: Vec<_> = history.decisions.iter().map(decision).collect();
+    assert_eq!(decisions, [(0, Verdict::Created, 1), (1, Verdict::Created, 100), (1, Verdict::Folded, 100)]);
+    assert_eq!((history.facts[1].received, history.facts[1].folded), (100, 100));
+}

@@ -124,13 +124,9 @@ impl Shard {
     /// Notes that a record has folded.
     pub(super) fn note_fold(&mut self, forgotten: &Forgotten, now: Now) {
         let Forgotten { event, record, into, kind, name, number, .. } = forgotten;
-        let marks = Marks::new(self.secret, event);
-        self.explain.ended(marks.object, *record);
-        if let Some(spot) = self.explain.spot(marks, event, now) {
-            // A storm record belongs to another shard, which has its own record numbers.
-            let into = if *kind == Kind::Storm { RecordId(into.0 ^ ELSEWHERE) } else { *into };
-            self.explain.fold(spot, (into, *kind), name, (&event.message, marks), *number, now);
-        }
+        // A storm record belongs to another shard, which has its own record numbers.
+        let into = if *kind == Kind::Storm { RecordId(into.0 ^ ELSEWHERE) } else { *into };
+        self.explain.fold((*record, event), (into, *kind), name, *number, now);
     }
 
     /// Notes that a client deleted a record with `lost` waiting occurrences.

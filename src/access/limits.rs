@@ -101,7 +101,8 @@ impl Limits {
         let mut pause = Duration::ZERO;
         for (limit, budgets) in self.limits.iter().zip(&self.budgets) {
             let Some(key) = key(limit.kind, write) else { continue };
-            if let Err(wait) = take(&mut budgets.lock(), limit, self.hasher.hash_one(&key), &self.clock) {
+            let taken = take(&mut budgets.lock(), limit, self.hasher.hash_one(&key), &self.clock);
+            if let Err(wait) = taken {
                 pause = pause.max(wait);
                 let key = cut(&key, KEY_BYTES_MAX);
                 faults.push(format!("limit reached on type {} for key {key}", limit.kind.label()));

@@ -153,10 +153,16 @@ impl Turns {
 
     /// Gives free places to waiting requests.
     fn hand_out(&self) {
-        while let Some((caller, sender)) = self.0.lock().next() {
+        while let Some((caller, sender)) = self.next() {
             // Outside the lock, because the place of a dropped request is freed at once.
             drop(sender.send(Turn { turns: self.clone(), caller }));
         }
+    }
+
+    /// Removes the next request from the queue. The lock is released at the end: in the condition of a loop it would be
+    /// held for the loop's body too.
+    fn next(&self) -> Option<(SmolStr, oneshot::Sender<Turn>)> {
+        self.0.lock().next()
     }
 }
 
@@ -206,6 +212,10 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Wake, Waker};
+
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -282,6 +292,34 @@ mod tests {
         drop(stays.as_mut().now_or_never().unwrap().unwrap());
         assert_eq!(load(&turns), (0, 0));
         assert!(turns.0.lock().callers.is_empty());
+    }
+
+    /// Notes whether the queue is unlocked while a waiting request is woken.
+    struct Looking {
+        turns: Turns,
+        is_unlocked: AtomicBool,
+    }
+
+    impl Wake for Looking {
+        fn wake(self: Arc<Self>) {
+            self.is_unlocked.store(self.turns.0.try_lock().is_some(), Ordering::Relaxed);
+        }
+    }
+
+    /// Fault: every request waited without an end. A place was handed out under the lock. If its request was dropped at
+    /// that instant, the place was freed at once, which locked again.
+    #[test]
+    fn a_place_is_handed_out_without_the_lock() {
+        let (turns, caller) = (turns(1, 100, 8), SmolStr::new("b"));
+        let first = ask!(turns, "a").0.unwrap().unwrap();
+        let looking = Arc::new(Looking { turns: turns.clone(), is_unlocked: AtomicBool::new(false) });
+        let waker = Waker::from(Arc::clone(&looking));
+        let mut waiting = pin!(turns.take(&caller));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(first);
+        assert!(looking.is_unlocked.load(Ordering::Relaxed));
+        drop(waiting.as_mut().now_or_never().unwrap().unwrap());
+        assert_eq!(load(&turns), (0, 0));
     }
 
     #[test]

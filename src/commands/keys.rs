@@ -41,8 +41,8 @@ impl Keys {
         let (sender, pressed) = mpsc::channel(QUEUE);
         // The program does not wait for this thread at its end.
         std::thread::spawn(move || {
-            let mut bytes = [0; 64];
-            while let Ok(length @ 1..) = std::io::stdin().lock().read(&mut bytes) {
+            let (mut stdin, mut bytes) = (std::io::stdin(), [0; 64]);
+            while let Ok(length @ 1..) = stdin.read(&mut bytes) {
                 if !keys(&bytes[..length]).into_iter().all(|key| sender.blocking_send(key).is_ok()) {
                     return;
                 }

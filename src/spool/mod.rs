@@ -214,6 +214,8 @@ impl Spool {
             };
             let _closed = blocking(disk, close).await;
         }
+        // No round follows. The shards were closed before the last one, so it had everything that a client still waits for.
+        self.0.progress.send_replace(Progress { ended: u64::MAX, kept });
         kept
     }
 
@@ -237,7 +239,14 @@ impl Spool {
             }
         };
         let kept = kept.inspect_err(|error| self.degrade(error)).is_ok();
-        self.0.progress.send_replace(Progress { ended: round, kept });
+        // At the stop, a later round may have ended before.
+        self.0.progress.send_if_modified(|progress| {
+            let is_newest = progress.ended < round;
+            if is_newest {
+                *progress = Progress { ended: round, kept };
+            }
+            is_newest
+        });
         kept
     }
 
@@ -270,7 +279,12 @@ impl Spool {
             disk.keeper.commit(&taken)?;
             Ok((disk.keeper.entries(), disk.keeper.bytes()))
         };
-        let committed = blocking(disk, commit).await.and_then(|(_, done)| done);
+        // The lock is kept until the shards know the result. At the stop another round waits for it, which must take all
+        // that this one could not commit.
+        let (_disk, committed) = match blocking(disk, commit).await {
+            Ok((disk, committed)) => (Some(disk), committed),
+            Err(error) => (None, Err(error)),
+        };
         self.0.metrics.committed(shards.clock().now().mono.since(before));
         shards.settle_changes(&changes, committed.is_ok());
         let (entries, bytes) = committed?;

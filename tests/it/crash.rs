@@ -3,8 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use eventweir::clock::Clock;
@@ -16,6 +20,7 @@ use eventweir::outbox;
 use eventweir::shard::{self, Shards};
 use eventweir::spool::{Beginning, Directory, Medium, Spool};
 use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, store};
+use futures_util::FutureExt as _;
 use prometheus::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -478,4 +483,56 @@ async fn across_many_crashes_nothing_durable_is_lost_and_nothing_counts_twice() 
     for seed in (1..=8).chain(fresh_seeds()) {
         crashes(seed).await;
     }
+}
+
+/// Fault: such a client waited until its connection was cut, and then sent its event again.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_the_disk_after_the_last_commit_is_answered() {
+    for is_hanging in [false, true] {
+        let mut world = World::new(1);
+        let life = world.begin();
+        life.offer(plain());
+        life.shards.close();
+        let _hanging = is_hanging.then(|| Hanging::new(&world.disk));
+        let finishing = life.spool.finish(&life.shards);
+        let kept = if is_hanging { passing(&world, finishing).await.0 } else { finishing.await };
+        assert_eq!((kept, life.spool.durable().now_or_never()), (!is_hanging, Some(!is_hanging)));
+        world.crash(life).await;
+    }
+}
+
+/// Notes whether the shards have changes to commit when the next round gets the disk.
+struct Looking(Shards, OnceLock<bool>);
+
+impl Wake for Looking {
+    fn wake(self: Arc<Self>) {
+        self.1.get_or_init(|| self.0.changed().now_or_never().is_some());
+    }
+}
+
+/// Fault: the occurrences were lost and counted as kept. The last commit could begin before the shards knew that the
+/// commit before it had failed.
+#[tokio::test(start_paused = true)]
+async fn the_last_commit_has_what_the_one_before_it_could_not_commit() {
+    let (disk, registry, secret) = (Disk::default(), Registry::new(), KeySecret(1, 2));
+    let beginning = Beginning::new(Arc::new(disk.clone()), Duration::ZERO, secret, &registry).unwrap();
+    let policy = policy(correlator::Settings::default());
+    let clock = Clock::simulated(START);
+    let shards = Shards::new(NonZeroUsize::MIN, &shard::Settings::default(), policy, clock, secret, 1);
+    let spool = beginning.restore(&shards);
+    shards.accept(plain(), 1).unwrap();
+    let hanging = Hanging::new(&disk);
+    disk.fail_in(0);
+    let mut running = pin!(spool.clone().run(shards.clone(), CancellationToken::new()));
+    assert!(running.as_mut().now_or_never().is_none());
+    let looking = Arc::new(Looking(shards.clone(), OnceLock::new()));
+    let mut finishing = pin!(spool.finish(&shards));
+    let waker = Waker::from(Arc::clone(&looking));
+    assert!(finishing.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(hanging);
+    let has_changes = poll_fn(|context| {
+        assert!(running.as_mut().poll(context).is_pending());
+        looking.1.get().map_or(Poll::Pending, |has_changes| Poll::Ready(*has_changes))
+    });
+    assert!(has_changes.await);
 }

@@ -86,3 +86,61 @@ impl Shards {
         self.look(self.shard_of(event), |shard| shard.outbox.folded_like(event, now).cloned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::{KeySecret, Policy, Rate, Settings};
+    use crate::ledger::LostReason;
+    use crate::shard;
+
+    /// Returns events of one group that belongs to this shard.
+    fn events(shards: &Shards, index: usize) -> Vec<Event> {
+        let of = |component: usize, object: usize| {
+            let mut event = Event { reason: "FailedScheduling".into(), ..Event::default() };
+            event.metadata.namespace = "shop".into();
+            event.source.component = format!("component-{component}").into();
+            event.involved_object.name = format!("web-{object}").into();
+            event.metadata.name = event.involved_object.name.clone();
+            event
+        };
+        let component = (0..).find(|component| shards.shard_of(&of(*component, 0)) == index).unwrap();
+        (0..3).map(|object| of(component, object)).collect()
+    }
+
+    /// Fault: such records waited for ever in the final account, and the program ended as if nothing was lost.
+    #[test]
+    fn records_that_fold_into_a_storm_while_the_shards_are_abandoned_are_lost() {
+        let group = Some(Rate { qps: 0.0, burst: 0 });
+        let policy = Policy { base: Arc::new(Settings { group, ..Settings::default() }), rules: Vec::new() };
+        let (two, clock) = (NonZeroUsize::new(2).unwrap(), Clock::manual(1_700_000_000_000_000_000));
+        let shards = Shards::new(two, &shard::Settings::default(), policy, clock.clone(), KeySecret(1, 2), 1);
+        for event in events(&shards, HOME + 1) {
+            shards.accept(event, 1).unwrap();
+        }
+        assert!(shards.with(HOME + 1, |shard, now| shard.next_write(now)).is_none());
+        clock.advance(Duration::from_secs(3600));
+        thread::scope(|scope| {
+            shards.with(HOME + 1, |shard, now| {
+                scope.spawn(|| shards.abandon());
+                // The other thread comes as far as it can without this shard.
+                for _ in 0..10_000 {
+                    if shards.look(HOME, |home| home.closed) {
+                        break;
+                    }
+                    thread::yield_now();
+                }
+                assert!(shard.next_write(now).is_none());
+                assert!(shard.outbox.is_leaving(), "they fold");
+            });
+        });
+        let balance = shards.balance();
+        assert!(balance.is_exact());
+        assert_eq!((balance.total_waiting(), balance.ledger.lost(LostReason::Shutdown)), (0, 3));
+    }
+}

@@ -369,9 +369,11 @@ impl Shards {
         self.0.wake.notify_one();
     }
 
-    /// Gives up the unsettled records; they count as lost.
+    /// Gives up the unsettled records; they count as lost. The shard with the storm records is the last one, because a
+    /// running turn of delivery may still hand records over to it.
     pub fn abandon(&self) {
-        for shard in &self.0.shards {
+        let (home, others) = self.0.shards.split_at(HOME + 1);
+        for shard in others.iter().chain(home) {
             shard.lock().abandon();
         }
         self.0.waiters.lock().senders.clear();

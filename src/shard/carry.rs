@@ -78,11 +78,15 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
     use std::sync::Arc;
 
+    use futures_util::FutureExt as _;
+
     use super::*;
+    use crate::clock::Clock;
     use crate::correlator::{KeySecret, Rate, Settings};
-    use crate::event::EventSeries;
+    use crate::event::{EventSeries, ObjectMeta};
     use crate::outbox::{Answer, Request};
     use crate::shard;
 
@@ -190,6 +194,24 @@ mod tests {
         let write = shard.next_write(Now::at(5_000_000_000)).unwrap();
         let Request::Patch { patch, claim, .. } = write.request else { panic!("{write:?}") };
         assert_eq!((patch.count, claim.unwrap().resource_version.as_str()), (2, "5"));
+    }
+
+    /// Fault: the repeats waited for delivery's next turn, up to five seconds.
+    #[test]
+    fn delivery_is_woken_when_the_upstream_shows_what_a_client_was_allowed() {
+        let (policy, clock) = (Policy::default(), Clock::manual(1_700_000_000_000_000_000));
+        let settings = shard::Settings::default();
+        let shards = Shards::new(NonZeroUsize::MIN, &settings, policy.clone(), clock, KeySecret(1, 2), 1);
+        shards.identify("me");
+        let new = Event { metadata: ObjectMeta { resource_version: "".into(), ..event(1).metadata }, ..event(1) };
+        for writer in [Writer::Client, Writer::Us] {
+            assert_eq!(shards.admit(&policy, new.clone(), 1, true, Duration::MAX).unwrap().1, writer);
+        }
+        while shards.woken().now_or_never().is_some() {}
+        shards.learn(&event(1));
+        assert!(shards.woken().now_or_never().is_some());
+        shards.learn(&event(1));
+        assert!(shards.woken().now_or_never().is_none(), "it brings nothing new");
     }
 
     #[test]

@@ -60,19 +60,19 @@ impl Listed {
 }
 
 impl Shard {
-    /// Applies `event`, which the upstream holds.
-    pub fn learn(&mut self, event: &Event, now: Now, policy: &Policy) {
+    /// Applies `event`, which the upstream holds. Returns whether it has settled a record, whose next write may be due.
+    pub fn learn(&mut self, event: &Event, now: Now, policy: &Policy) -> bool {
         let settings = policy.select(event);
         // A digest of this process continues from its own state; a digest of an earlier process is left to expire.
         if settings.correlation == Correlation::Off || event.reason == DIGEST_REASON {
-            return;
+            return false;
         }
         self.read_lines(event);
         let count = self.outbox.counted(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
             if self.outbox.arrive(handle.record) {
                 self.settle(handle.record, Answer::Stored(Box::new(event.clone())), now);
-                return;
+                return true;
             }
             let tag = self.outbox.tag_count(handle.record, event);
             let learned = self.outbox.learn(handle.record, event, now);
@@ -94,10 +94,11 @@ impl Shard {
                     }
                 }
             }
-            return;
+            return false;
         }
         self.note_rival(event, count, now, settings);
         self.adopt(event, count, settings);
+        false
     }
 
     /// Adopts a record that this process does not know.

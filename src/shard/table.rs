@@ -117,7 +117,10 @@ impl Shards {
         let policy = self.policy();
         // A client may have written its occurrences itself.
         let learned = |_: &Shard| Some(event.clone());
-        self.settling(self.shard_of(event), learned, |shard, now| shard.learn(event, now, &policy));
+        let has_settled = self.settling(self.shard_of(event), learned, |shard, now| shard.learn(event, now, &policy));
+        if has_settled {
+            self.wake();
+        }
     }
 
     /// Applies the deletion of `event` from the upstream; see [`Shard::learn_gone`].

@@ -367,3 +367,19 @@ async fn http2_refuses_more_streams_than_it_has_announced() {
     assert_eq!(announced, Some(STREAMS.to_be_bytes().to_vec()));
     assert_eq!(refused, Some((2 * STREAMS + 1, 7_u32.to_be_bytes().to_vec())), "REFUSED_STREAM");
 }
+
+/// Fault: the connection stayed in the gauge for ever.
+#[tokio::test]
+async fn a_connection_whose_request_panics_is_not_counted_any_more() {
+    let (server, address) = server().await;
+    let (connections, open) = (server.connections.clone(), server.tasks.clone());
+    server.tasks.clone().spawn(server.serve(answering(|_| async { panic!("a panic that the test asked for") })));
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(HEAD).await.unwrap();
+    assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0);
+    // The task of the server goes on.
+    while open.len() > 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(connections.get(), 0);
+}

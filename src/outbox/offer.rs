@@ -140,6 +140,12 @@ impl Outbox {
         (self.why(id), wakes_delivery)
     }
 
+    /// Whether the next write of a record is due before the time at which the record leaves the outbox, which is the one
+    /// that delivery knows: after a doubtful create it is kept for longer.
+    pub fn is_due_early(&self, id: RecordId) -> bool {
+        self.records.get(&id).is_some_and(|record| record.next_write < record.goes_at())
+    }
+
     fn insert(&mut self, offer: Offer, event: Event, now: Mono) {
         let (budget_id, rate) = match offer.payment {
             Payment::Paid => (BudgetId::prepaid(offer.source), None),

@@ -303,7 +303,12 @@ impl Shard {
         let (why, is_news) = self.outbox.offer(offer, event, now);
         self.forget_folded(now);
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
-        let wakes_delivery = is_news && matches!(why, Why::Turn | Why::Budget);
+        let wakes_delivery = is_news
+            && match why {
+                Why::Turn | Why::Budget => true,
+                Why::Coalescing => self.outbox.is_due_early(decision.record),
+                Why::InFlight | Why::Group | Why::Retry => false,
+            };
         let record = (why != Why::Budget).then_some(decision.record);
         Accepted { outcome, wakes_delivery, record, counts_on: decision.record, correlation }
     }

@@ -430,9 +430,11 @@ impl Shards {
 mod tests {
     use std::time::Duration;
 
+    use futures_util::FutureExt as _;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::outbox::{Applied, Fault, Request, Retry};
 
     /// An event of one of a few sources, about one of a few objects, with one of a few messages.
     fn event((source, object, message): (u8, u8, u8)) -> Event {
@@ -468,6 +470,32 @@ mod tests {
         let (first, _second) = (wait(), wait());
         drop(first);
         assert_eq!(shards.0.waiters.lock().senders.len(), 1);
+    }
+
+    /// Fault: such a write waited for delivery's next turn, up to five seconds. Delivery knew the time at which the
+    /// record leaves the outbox, and after a doubtful create that is later than its next write.
+    #[test]
+    fn delivery_is_woken_for_a_repeat_that_is_due_before_all_else() {
+        let clock = Clock::manual(1_700_000_000_000_000_000);
+        let shards = shards(1, 10, clock.clone());
+        shards.identify("me");
+        shards.accept(event((0, 0, 0)), 1).unwrap();
+        let next_write = || shards.with(0, |shard, now| shard.next_write(now)).unwrap();
+        let Write { record, request: Request::Create { event: mut stored, .. } } = next_write() else { unreachable!() };
+        stored.metadata.resource_version = "5".into();
+        let no_answer = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        shards.settle(0, record, Answer::Retry(no_answer));
+        for answer in [Answer::Exists, Answer::Stored(stored)] {
+            clock.advance(Duration::from_secs(10));
+            assert_eq!(next_write().record, record);
+            shards.settle(0, record, answer);
+        }
+        while shards.woken().now_or_never().is_some() {}
+        let wakeup = || shards.with(0, |shard, now| shard.next_wakeup(now.mono)).unwrap();
+        let before = wakeup();
+        shards.accept(event((0, 0, 0)), 1).unwrap();
+        assert!(wakeup() < before);
+        assert!(shards.woken().now_or_never().is_some());
     }
 
     proptest! {

@@ -88,6 +88,22 @@ impl Drop for Turn {
     }
 }
 
+/// A request in the queue; dropping it before its turn removes it.
+struct Waiting<'a> {
+    turns: &'a Turns,
+    caller: &'a SmolStr,
+    granted: oneshot::Receiver<Turn>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.granted.is_terminated() {
+            self.granted.close();
+            self.turns.0.lock().forget_gone(self.caller);
+        }
+    }
+}
+
 /// The queue has no room for the caller's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Crowded;
@@ -134,8 +150,8 @@ impl Turns {
             state.gauges.waiting.inc();
             granted
         };
-        // The sender stays in the queue until it is used.
-        granted.await.map_err(|_closed| Crowded)
+        let mut waiting = Waiting { turns: self, caller, granted };
+        (&mut waiting.granted).await.map_err(|_closed| Crowded)
     }
 
     fn free(&self, caller: &SmolStr) {
@@ -175,16 +191,6 @@ impl State {
             }
             let caller = self.round.pop_front()?;
             let Some(requests) = self.callers.get_mut(&caller) else { continue };
-            // Requests whose clients have disconnected need no place.
-            while requests.waiting.front().is_some_and(oneshot::Sender::is_closed) {
-                requests.waiting.pop_front();
-                self.waiting -= 1;
-                self.gauges.waiting.dec();
-            }
-            if requests.waiting.is_empty() {
-                self.forget_idle(&caller);
-                continue;
-            }
             if requests.running >= self.fairness.share() {
                 self.round.push_back(caller);
                 continue;
@@ -203,6 +209,20 @@ impl State {
         None
     }
 
+    /// Removes a caller's requests that no client waits for from the queue.
+    fn forget_gone(&mut self, caller: &SmolStr) {
+        let Some(requests) = self.callers.get_mut(caller) else { return };
+        let before = requests.waiting.len();
+        requests.waiting.retain(|sender| !sender.is_closed());
+        let gone = before - requests.waiting.len();
+        self.waiting -= gone;
+        self.gauges.waiting.sub(i64::try_from(gone).unwrap_or(i64::MAX));
+        if requests.waiting.is_empty() {
+            self.round.retain(|waiting| waiting != caller);
+            self.forget_idle(caller);
+        }
+    }
+
     fn forget_idle(&mut self, caller: &SmolStr) {
         if self.callers.get(caller).is_some_and(|requests| requests.running == 0 && requests.waiting.is_empty()) {
             self.callers.remove(caller);
@@ -212,10 +232,6 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::{Context, Wake, Waker};
-
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -286,6 +302,7 @@ mod tests {
         let (gone, late) = (ask!(turns, "b").1, ask!(turns, "b").1);
         let mut stays = ask!(turns, "c").1;
         drop(gone);
+        assert_eq!(load(&turns), (1, 2), "it leaves the queue at once");
         drop(first);
         // It has its place, and its client disconnects before it runs.
         drop(late);
@@ -294,32 +311,25 @@ mod tests {
         assert!(turns.0.lock().callers.is_empty());
     }
 
-    /// Notes whether the queue is unlocked while a waiting request is woken.
-    struct Looking {
-        turns: Turns,
-        is_unlocked: AtomicBool,
-    }
-
-    impl Wake for Looking {
-        fn wake(self: Arc<Self>) {
-            self.is_unlocked.store(self.turns.0.try_lock().is_some(), Ordering::Relaxed);
-        }
-    }
-
-    /// Fault: every request waited without an end. A place was handed out under the lock. If its request was dropped at
-    /// that instant, the place was freed at once, which locked again.
+    /// Fault: the place of a request that left as its turn came was freed under the lock, and every caller waited for ever.
     #[test]
-    fn a_place_is_handed_out_without_the_lock() {
-        let (turns, caller) = (turns(1, 100, 8), SmolStr::new("b"));
+    fn a_request_that_leaves_as_its_turn_comes_stops_nothing() {
+        let turns = turns(1, 100, 8);
         let first = ask!(turns, "a").0.unwrap().unwrap();
-        let looking = Arc::new(Looking { turns: turns.clone(), is_unlocked: AtomicBool::new(false) });
-        let waker = Waker::from(Arc::clone(&looking));
-        let mut waiting = pin!(turns.take(&caller));
-        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        // It does not wait any more, and has not left the queue yet.
+        let (sender, _) = oneshot::channel();
+        {
+            let mut state = turns.0.lock();
+            state.callers.entry("b".into()).or_default().waiting.push_back(sender);
+            state.round.push_back("b".into());
+            state.waiting += 1;
+            state.gauges.waiting.inc();
+        }
+        let mut stays = ask!(turns, "c").1;
         drop(first);
-        assert!(looking.is_unlocked.load(Ordering::Relaxed));
-        drop(waiting.as_mut().now_or_never().unwrap().unwrap());
+        drop(stays.as_mut().now_or_never().unwrap().unwrap());
         assert_eq!(load(&turns), (0, 0));
+        assert!(turns.0.lock().callers.is_empty() && turns.0.lock().round.is_empty());
     }
 
     #[test]

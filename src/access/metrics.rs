@@ -76,7 +76,7 @@ pub struct Metrics {
 /// Upper bounds in seconds: an apiserver answers a review in some milliseconds, and the deadline is 10 s.
 const REVIEW_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10.0];
 
-/// Label of a request that found no room in the queue between callers.
+/// Label of a request that found no room in the queue between callers, or no place in time.
 const QUEUE: &str = "queue";
 
 impl Metrics {
@@ -106,7 +106,7 @@ impl Metrics {
         )?;
         let limited = counters(
             "eventweir_access_limited_total",
-            "Refusals with 429, by the type of the limit or because the queue between callers is full.",
+            "Refusals with 429, by the type of the limit, or because the queue between callers gave no place.",
             &["type"],
         )?;
         let entries = register_int_gauge_vec_with_registry!(

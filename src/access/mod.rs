@@ -432,10 +432,14 @@ impl Access {
     /// # Errors
     /// 429 with `Retry-After` when too many requests wait.
     pub async fn turn(&self, caller: &Caller) -> Result<Turn, Status> {
-        self.0.turns.take(&caller.name).await.map_err(|_crowded| {
-            self.0.metrics.count_crowded();
-            Status::too_many_requests("Too many requests: the queue of this user is full, please try again later", 1)
-        })
+        let full = "Too many requests: the queue of this user is full, please try again later";
+        self.0.turns.take(&caller.name).await.map_err(|_crowded| self.without_turn(full))
+    }
+
+    /// Counts a request that gets no place, and returns its refusal.
+    pub(crate) fn without_turn(&self, message: &'static str) -> Status {
+        self.0.metrics.count_crowded();
+        Status::too_many_requests(message, 1)
     }
 
     /// Whether the sources of this caller are checked.

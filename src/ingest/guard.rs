@@ -139,9 +139,8 @@ fn unasked(status: Status) -> Refused {
 async fn turn(face: &Face, caller: &Caller) -> Result<Place, Status> {
     // LIMIT: the request timeout; a request that waits longer is refused with 429.
     let waiting = timeout(face.0.settings.request_timeout, face.0.access.turn(caller)).await;
-    waiting
-        .unwrap_or_else(|_elapsed| Err(Status::too_many_requests("Too many requests: no place was free in time", 1)))
-        .map(Arc::new)
+    let late = |_elapsed| Err(face.0.access.without_turn("Too many requests: no place was free in time"));
+    waiting.unwrap_or_else(late).map(Arc::new)
 }
 
 /// Returns the attributes of a request from its method, path and query (`request.RequestInfoFactory`). A trailing slash

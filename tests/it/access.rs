@@ -803,6 +803,24 @@ async fn a_caller_that_floods_leaves_places_to_others() {
     assert_eq!(guarded.counted("eventweir_access_running_requests"), 0.0);
 }
 
+/// Fault: a request that waited in vain was in no metric of the queue.
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_place_in_time_is_counted() {
+    let fairness = Fairness { max_in_flight: NonZeroUsize::MIN, caller_percent: 100, max_waiting: 8 };
+    let guarded = Guarded::with_tokens(Settings { fairness, ..reviews() }, &["alice"]);
+    assert_eq!(guarded.get("alice", "/version").await.code(), 200);
+    guarded.answers.forget_permits(Semaphore::MAX_PERMITS);
+    let event = one();
+    let late = async {
+        assert_eq!(guarded.post("alice", &event).await.code(), 429);
+        guarded.answers.add_permits(2);
+    };
+    let (first, ()) = join(guarded.post("alice", &event), late).await;
+    assert_eq!(first.code(), 403);
+    assert_eq!(guarded.counted("eventweir_access_limited_total{type=\"queue\"}"), 1.0);
+    assert_eq!(guarded.counted("eventweir_access_waiting_requests"), 0.0);
+}
+
 #[tokio::test]
 async fn a_caller_may_keep_half_of_the_watches_and_of_the_taps_open() {
     let guarded = Guarded::with_tokens(reviews(), &["alice", "bob"]);

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::layer::Next;
 use super::{Face, options, respond};
+use crate::ledger::RejectReason;
 use crate::status::Status;
 
 /// Resolution of the timer: a request with a shorter timeout is not started.
@@ -23,6 +24,7 @@ pub(super) async fn deadline(face: Face, request: Request, next: impl Next) -> R
         Some(Duration::ZERO) => face.0.settings.request_timeout,
         Some(limit) => limit.min(face.0.settings.request_timeout),
         None => {
+            face.reject_unread(request.method(), request.uri(), RejectReason::Invalid);
             let message = format!("timeout: {asked:?} is not a duration such as 10s or 1m30s");
             return respond::refusal(&Status::bad_request(message));
         }

@@ -59,10 +59,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Next) -> 
             response
         }
         Err((status, unable)) => {
-            // A possible occurrence.
-            if head.method == Method::POST {
-                face.0.shards.reject(reason_of(&status), 1);
-            }
+            face.reject_unread(&head.method, &head.uri, reason_of(&status));
             let mut response = respond::refusal(&status);
             if status.code == 403 {
                 response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -189,6 +186,16 @@ fn of_path(method: &Method, path: &str) -> Attributes {
     Attributes { verb: method.as_str().to_ascii_lowercase().into(), target: Target::Path(path.into()) }
 }
 
+/// Whether a request posts an event or a batch.
+fn posts_events(method: &Method, uri: &Uri) -> bool {
+    if method != Method::POST {
+        return false;
+    }
+    uri.path() == BATCH
+        || matches!(attributes(method, uri).target, Target::Resource { resource: "events", namespace, name, .. }
+            if !namespace.is_empty() && name.is_empty())
+}
+
 fn decoded(segment: &str) -> Cow<'_, str> {
     percent_decode_str(segment).decode_utf8_lossy()
 }
@@ -206,6 +213,13 @@ fn rejection(status: Status) -> Rejection {
 }
 
 impl Face {
+    /// Counts a request that is refused before it is read as a rejected occurrence, if it could be one.
+    pub(super) fn reject_unread(&self, method: &Method, uri: &Uri, reason: RejectReason) {
+        if posts_events(method, uri) {
+            self.0.shards.reject(reason, 1);
+        }
+    }
+
     /// Checks that the caller may create events in a namespace: for a batch, and for other verbs that may create.
     pub(super) async fn may_create(
         &self,

@@ -36,7 +36,7 @@ pub(super) fn begun(first: Bytes, rest: Body) -> Outgoing {
 }
 
 /// A streamed response body of the apiserver. Holds its place and seat until it is dropped.
-pub(super) struct Answered {
+pub(super) struct Streamed {
     pub(super) body: Incoming,
     pub(super) bytes: IntCounter,
     /// Ends a watch when the program stops.
@@ -50,7 +50,7 @@ pub(super) struct Answered {
 #[error("eventweir is stopping")]
 struct Stopping;
 
-impl HttpBody for Answered {
+impl HttpBody for Streamed {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::body::{begun, whole};
-use super::forward::{has_certificate_alone, refusal};
+use super::forward::has_certificate_alone;
 use super::metrics::Kind;
-use super::{Events, Passthrough, ask};
+use super::{Answered, Events, Passthrough, Unanswered, ask, refuse, unanswered};
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::Unable;
 use crate::server::{Answer, Read, read};
@@ -33,52 +33,54 @@ const PROTOBUF: &[u8] = b"k8s\0";
 
 impl Passthrough {
     /// Answers a write of events.
-    pub(super) async fn write<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Response {
+    pub(super) async fn write<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
         let (parts, body) = request.into_parts();
         let settings = &self.0.settings;
         let body = match read(body, settings.max_body_bytes, settings.body_timeout, &self.0.bodies).await {
             Read::Whole(body) => body,
             Read::Begun(_, first, rest) => {
-                let sent = self.send(parts, begun(first, rest), Kind::Fallback).await;
-                return sent.unwrap_or_else(|status| refusal(&status));
+                let sent = self.send(parts, begun(first, rest)).await;
+                return sent.map_or_else(unanswered, |answer| (Kind::Fallback, answer));
             }
             Read::Broken(fault) => {
                 let message = format!("the body of the request could not be read: {fault}");
-                return self.refuse(&Status::bad_request(message));
+                return refuse(&Status::bad_request(message));
             }
         };
         let asked = Request::from_parts(parts.clone(), Body::from(body.clone()));
         if let Some(known) = self.about_forwarded(&parts, &body).await {
             return match known {
                 // Expired or deleted: from here on the name belongs to ingest again.
-                Ok(answer) if answer.status() == StatusCode::NOT_FOUND => ask(face, asked).await,
-                Ok(answer) => answer,
-                Err(status) => refusal(&status),
+                Ok(answer) if answer.status() == StatusCode::NOT_FOUND => (Kind::Fallback, ask(face, asked).await),
+                Ok(answer) => (Kind::Fallback, answer),
+                Err(refusal) => unanswered(refusal),
             };
         }
         let answer = ask(face, asked).await;
         if !is_forwarded(&parts.method, &answer) || has_certificate_alone(&parts.headers, &parts.extensions) {
-            self.0.metrics.count(Kind::Events);
-            return answer;
+            return (Kind::Events, answer);
         }
-        // If the apiserver does not answer either, the answer of ingest says more.
         let path = parts.uri.path().to_owned();
-        let forwarded = self.send(parts, whole(body.clone()), Kind::Fallback).await;
+        let forwarded = self.send(parts, whole(body.clone())).await;
         if let (Some(Events { group, namespace, name: None }), Ok(StatusCode::CREATED)) =
             (Events::of(&path), forwarded.as_ref().map(Response::status))
         {
             self.0.forwarded.insert(group, namespace, &body);
         }
-        forwarded.unwrap_or(answer)
+        match forwarded {
+            Ok(forwarded) => (Kind::Fallback, forwarded),
+            // If the apiserver does not answer either, the answer of ingest says more.
+            Err((kind, _)) => (kind, answer),
+        }
     }
 
     /// Forwards a write that names a forwarded event; `None` for all other writes.
-    async fn about_forwarded(&self, parts: &Parts, body: &Bytes) -> Option<Result<Response, Box<Status>>> {
+    async fn about_forwarded(&self, parts: &Parts, body: &Bytes) -> Option<Result<Response, Unanswered>> {
         let Events { namespace, name: Some(name), .. } = Events::of(parts.uri.path())? else { return None };
         if !self.0.forwarded.contains(namespace, name) {
             return None;
         }
-        let answer = self.send(parts.clone(), whole(body.clone()), Kind::Fallback).await;
+        let answer = self.send(parts.clone(), whole(body.clone())).await;
         if answer.as_ref().is_ok_and(|answer| answer.status() == StatusCode::NOT_FOUND) {
             self.0.forwarded.remove(namespace, name);
         }
@@ -87,20 +89,20 @@ impl Passthrough {
 
     /// Answers a GET of one event: the apiserver, or ingest if the apiserver has none. The caller may read events of
     /// the namespace, because otherwise the apiserver would not have answered 404.
-    pub(super) async fn read_event<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Response {
+    pub(super) async fn read_event<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
         let (mut parts, _body) = request.into_parts();
         // The body is not sent, and a body that is announced would be waited for.
         parts.headers.remove(CONTENT_LENGTH);
         let asked = Request::from_parts(parts.clone(), Body::empty());
-        let answer = match self.send(parts, whole(Bytes::new()), Kind::Forwarded).await {
+        let answer = match self.send(parts, whole(Bytes::new())).await {
             Ok(answer) => answer,
-            Err(status) => return refusal(&status),
+            Err(refusal) => return unanswered(refusal),
         };
         if answer.status() != StatusCode::NOT_FOUND {
-            return answer;
+            return (Kind::Forwarded, answer);
         }
         let known = ask(face, asked).await;
-        if known.status().is_success() { known } else { answer }
+        (Kind::Forwarded, if known.status().is_success() { known } else { answer })
     }
 }
 

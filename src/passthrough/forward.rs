@@ -12,9 +12,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 use tokio_util::sync::CancellationToken;
 
-use super::body::{Answered, streamed};
+use super::body::{Streamed, streamed};
 use super::metrics::Kind;
-use super::{Passthrough, headers};
+use super::{Answered, Passthrough, Unanswered, headers, refuse, unanswered};
 use crate::server::{Peer, Place, Tunnel};
 use crate::status::Status;
 use crate::upstream::apiserver::{Outgoing, Seat};
@@ -23,38 +23,23 @@ use crate::upstream::apiserver::{Outgoing, Seat};
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 impl Passthrough {
-    pub(super) async fn forward(&self, request: Request<Body>) -> Response {
+    pub(super) async fn forward(&self, request: Request<Body>) -> Answered {
         let (parts, body) = request.into_parts();
-        let sent = self.send(parts, streamed(body), Kind::Forwarded).await;
-        sent.unwrap_or_else(|status| refusal(&status))
+        let sent = self.send(parts, streamed(body)).await;
+        sent.map_or_else(unanswered, |answer| (Kind::Forwarded, answer))
     }
 
-    /// Forwards a request and counts it as `kind` if the apiserver answers. Otherwise returns the refusal.
-    pub(super) async fn send(&self, parts: Parts, body: Outgoing, kind: Kind) -> Result<Response, Box<Status>> {
-        let metrics = &self.0.metrics;
+    /// Forwards a request. Returns the refusal if the apiserver does not answer.
+    pub(super) async fn send(&self, parts: Parts, body: Outgoing) -> Result<Response, Unanswered> {
         if has_certificate_alone(&parts.headers, &parts.extensions) {
-            metrics.count(Kind::Refused);
-            return Err(certificate_alone().into());
+            return Err((Kind::Refused, certificate_alone().into()));
         }
         let Some(place) = self.0.in_flight.take() else {
-            metrics.count(Kind::Refused);
-            return Err(full("passthrough.maxInFlight").into());
+            return Err((Kind::Refused, full("passthrough.maxInFlight").into()));
         };
         let is_watch = is_watch(&parts.uri);
-        match self.0.forwarder.send(outgoing(parts, body)).await {
-            Ok((answer, seat)) => {
-                metrics.count(kind);
-                Ok(self.answered(answer, place, Some(seat), is_watch))
-            }
-            Err(status) => Err(self.failed(status)),
-        }
-    }
-
-    /// Counts a request that has no answer.
-    fn failed(&self, status: Box<Status>) -> Box<Status> {
-        self.0.metrics.count(Kind::Failed);
-        tracing::debug!(fault = status.message, "a request could not be forwarded");
-        status
+        let (answer, seat) = self.0.forwarder.send(outgoing(parts, body)).await.map_err(failed)?;
+        Ok(self.answered(answer, place, Some(seat), is_watch))
     }
 
     /// Converts the apiserver's answer for the client.
@@ -64,17 +49,16 @@ impl Passthrough {
         parts.headers = headers::of_answer(parts.headers);
         let stopped = is_watch.then(|| Box::pin(self.0.stop.clone().cancelled_owned()));
         let bytes = self.0.metrics.bytes.clone();
-        Response::from_parts(parts, Body::new(Answered { body, bytes, stopped, _place: place, _seat: seat }))
+        Response::from_parts(parts, Body::new(Streamed { body, bytes, stopped, _place: place, _seat: seat }))
     }
 
     /// Forwards a request that asks for another protocol, and opens a tunnel if the apiserver agrees.
-    pub(super) async fn tunnel(&self, mut request: Request<Body>) -> Response {
-        let metrics = &self.0.metrics;
+    pub(super) async fn tunnel(&self, mut request: Request<Body>) -> Answered {
         if has_certificate_alone(request.headers(), request.extensions()) {
-            return self.refuse(&certificate_alone());
+            return refuse(&certificate_alone());
         }
         let Some(place) = self.0.upgrades.take() else {
-            return self.refuse(&full("passthrough.maxUpgrades"));
+            return refuse(&full("passthrough.maxUpgrades"));
         };
         let client = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
@@ -86,7 +70,6 @@ impl Passthrough {
         }
         match self.0.forwarder.upgrade(outgoing).await {
             Ok(mut answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                metrics.count(Kind::Upgrade);
                 let apiserver = hyper::upgrade::on(&mut answer);
                 let (parts, _empty) = answer.into_parts();
                 self.0.tasks.spawn(copy(client, apiserver, self.0.stop.clone(), place));
@@ -94,15 +77,18 @@ impl Passthrough {
                 *response.status_mut() = parts.status;
                 *response.headers_mut() = parts.headers;
                 response.extensions_mut().insert(Tunnel);
-                response
+                (Kind::Upgrade, response)
             }
-            Ok(answer) => {
-                metrics.count(Kind::Forwarded);
-                self.answered(answer, place, None, false)
-            }
-            Err(status) => refusal(&self.failed(status)),
+            Ok(answer) => (Kind::Forwarded, self.answered(answer, place, None, false)),
+            Err(status) => unanswered(failed(status)),
         }
     }
+}
+
+/// Logs that a request has no answer.
+fn failed(status: Box<Status>) -> Unanswered {
+    tracing::debug!(fault = status.message, "a request could not be forwarded");
+    (Kind::Failed, status)
 }
 
 /// Builds the request for the apiserver.

@@ -18,7 +18,7 @@ labelled! {
         Upgrade = "upgrade",
         /// Refused here: a limit, or a client whose credentials cannot be forwarded.
         Refused = "refused",
-        /// The apiserver did not answer.
+        /// The apiserver did not answer, or the client left before.
         Failed = "failed",
     }
 }
@@ -67,7 +67,28 @@ impl Metrics {
         })
     }
 
-    pub(super) fn count(&self, kind: Kind) {
-        self.requests[kind as usize].inc();
+    /// Begins a request.
+    pub(super) const fn begin(&self) -> Counted<'_> {
+        Counted { metrics: self, kind: Kind::Failed }
+    }
+}
+
+/// A request, which counts when it is dropped: as failed, unless it has another result.
+#[derive(Debug)]
+pub(super) struct Counted<'a> {
+    metrics: &'a Metrics,
+    kind: Kind,
+}
+
+impl Counted<'_> {
+    /// Sets the result.
+    pub(super) const fn is(&mut self, kind: Kind) {
+        self.kind = kind;
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.metrics.requests[self.kind as usize].inc();
     }
 }

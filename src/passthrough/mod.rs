@@ -100,27 +100,27 @@ impl Passthrough {
             let refusal = origins.refusal(&parts.uri, &parts.headers);
             let (passthrough, face) = (self.clone(), Arc::clone(&face));
             async move {
-                let Some(reason) = refusal else {
-                    return Ok(passthrough.answer(&face, Request::from_parts(parts, body)).await);
+                let mut counted = passthrough.0.metrics.begin();
+                let (kind, response) = match refusal {
+                    Some(reason) => refuse(&Status::new(403, "Forbidden", reason)),
+                    None => passthrough.answer(&face, Request::from_parts(parts, body)).await,
                 };
-                Ok(passthrough.refuse(&Status::new(403, "Forbidden", reason)))
+                counted.is(kind);
+                Ok(response)
             }
         })
     }
 
-    async fn answer<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Response {
+    async fn answer<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
         match Route::of(request.method(), request.uri().path()) {
-            Route::Ours => {
-                self.0.metrics.count(Kind::Events);
-                ask(face, request).await
-            }
+            Route::Ours => (Kind::Events, ask(face, request).await),
             // Only the apiserver can authorise impersonation.
             Route::Write if headers::impersonates(request.headers()) => self.forward(request).await,
             // Boxed, so that the future of the other routes stays small.
             Route::Write => Box::pin(self.write(face, request)).await,
             Route::Apiserver | Route::Event if request.method() == Method::CONNECT => {
                 let message = "the server does not allow this method on the requested resource";
-                self.refuse(&Status::new(405, "MethodNotAllowed", message))
+                refuse(&Status::new(405, "MethodNotAllowed", message))
             }
             Route::Apiserver | Route::Event if headers::asks_for_upgrade(request.headers()) => {
                 Box::pin(self.tunnel(request)).await
@@ -129,11 +129,21 @@ impl Passthrough {
             Route::Apiserver => self.forward(request).await,
         }
     }
+}
 
-    fn refuse(&self, status: &Status) -> Response {
-        self.0.metrics.count(Kind::Refused);
-        forward::refusal(status)
-    }
+/// An answer, and the result that it is counted as.
+type Answered = (Kind, Response);
+
+/// A refusal without an answer of the apiserver, and the result that it is counted as.
+type Unanswered = (Kind, Box<Status>);
+
+fn refuse(status: &Status) -> Answered {
+    (Kind::Refused, forward::refusal(status))
+}
+
+/// Returns the answer to a client whose request could not be forwarded.
+fn unanswered((kind, status): Unanswered) -> Answered {
+    (kind, forward::refusal(&status))
 }
 
 async fn ask<S: Answer>(face: &Arc<S>, request: Request<Body>) -> Response {

@@ -125,21 +125,21 @@ impl Keeper {
         Ok((name, salvaged))
     }
 
-    /// Commits changes. Open the file again after an error.
+    /// Commits changes, and returns whether there were any. Open the file again after an error.
     ///
     /// # Errors
     /// When they are not durable.
-    pub fn commit(&mut self, changes: &[Changes]) -> Result<(), Error> {
+    pub fn commit(&mut self, changes: &[Changes]) -> Result<bool, Error> {
         let Some(store) = &self.store else { return Err(Error::Unavailable("it is not open".to_owned())) };
         if self.begun && changes.iter().all(|changes| changes.records.is_empty()) {
-            return Ok(());
+            return Ok(false);
         }
         self.round += 1;
         let begin = (!self.begun).then_some((self.process, self.secret));
         match store.commit(changes, self.round, begin) {
             Ok(entries) => {
                 (self.begun, self.entries) = (true, entries);
-                Ok(())
+                Ok(true)
             }
             Err(error) => {
                 self.store = None;

@@ -276,8 +276,8 @@ impl Spool {
         let taken = Arc::clone(&changes);
         let before = shards.clock().now().mono;
         let commit = move |disk: &mut Disk| {
-            disk.keeper.commit(&taken)?;
-            Ok((disk.keeper.entries(), disk.keeper.bytes()))
+            let had_changes = disk.keeper.commit(&taken)?;
+            Ok((had_changes, disk.keeper.entries(), disk.keeper.bytes()))
         };
         // The lock is kept until the shards know the result. At the stop another round waits for it, which must take all
         // that this one could not commit.
@@ -285,9 +285,12 @@ impl Spool {
             Ok((disk, committed)) => (Some(disk), committed),
             Err(error) => (None, Err(error)),
         };
-        self.0.metrics.committed(shards.clock().now().mono.since(before));
+        // A client may ask after the round that has taken its change.
+        if !matches!(committed, Ok((false, ..))) {
+            self.0.metrics.committed(shards.clock().now().mono.since(before));
+        }
         shards.settle_changes(&changes, committed.is_ok());
-        let (entries, bytes) = committed?;
+        let (_, entries, bytes) = committed?;
         self.0.metrics.entries.set(size(entries));
         self.0.metrics.bytes.set(size(bytes));
         if self.0.degraded.swap(false, Ordering::Relaxed) {
@@ -358,5 +361,39 @@ async fn blocking<T: Send + 'static>(
         // It panicked and released the lock.
         Ok(Err(error)) => Ok((lock.lock_owned().await, Err(Error::Unavailable(error.to_string())))),
         Err(_) => Err(no_answer()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::Policy;
+    use crate::event::Event;
+    use crate::shard;
+
+    /// Fault: such a round counted as a commit that took no time.
+    #[tokio::test]
+    async fn a_round_without_changes_is_no_commit() {
+        let (folder, registry, secret) = (tempfile::tempdir().unwrap(), Registry::new(), KeySecret(7, 9));
+        let (settings, clock) = (shard::Settings::default(), Clock::manual(0));
+        let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, secret, 1);
+        let medium = Arc::new(Directory(folder.path().to_owned()));
+        let spool = Beginning::new(medium, Duration::ZERO, secret, &registry).unwrap().restore(&shards);
+        let commits = || {
+            let families = registry.gather();
+            let found = families.iter().find(|family| family.name() == "eventweir_spool_commit_duration_seconds");
+            found.unwrap().get_metric()[0].get_histogram().get_sample_count()
+        };
+        // The first one marks the file.
+        for expected in [1, 2] {
+            for _ in 0..3 {
+                assert!(spool.round(&shards, PATIENCE).await);
+                assert_eq!(commits(), expected);
+            }
+            assert!(shards.accept(Event::default(), 1).is_ok());
+        }
     }
 }

@@ -118,7 +118,7 @@ impl Model {
             };
         }
         match self.keeper.commit(&changes(&self.owed)) {
-            Ok(()) => {
+            Ok(_) => {
                 self.kept = next;
                 self.perhaps.clear();
                 self.owed.clear();

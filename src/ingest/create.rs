@@ -40,7 +40,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     *warnings = options.warnings(&strict_faults);
     let repairs = validate_new(face, asked.group, &asked.namespace, &mut event)
         .inspect_err(|fault| face.note_rejection(&event, 1, fault))?;
-    warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
+    warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
     let note = |fault: &Rejection| face.note_rejection(&event, 1, fault);
     face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole).inspect_err(note)?;
     if options.dry_run {
@@ -48,6 +48,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     }
     face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(&event)).inspect_err(note)?;
     face.annotate(asked.caller.as_ref(), &mut event);
+    face.0.metrics.count_repairs(&repairs);
     Ok(take(face, asked, form, StatusCode::CREATED, event).await)
 }
 
@@ -74,7 +75,6 @@ pub(super) fn validate_new(
         super::Repair::Off => Vec::new(),
     };
     validate::create(group, event).map_err(Rejection::invalid)?;
-    face.0.metrics.count_repairs(&repairs);
     strip(event);
     Ok(repairs)
 }

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 use super::answer::{Failure, judge};
 use super::patch::patch_document;
 use super::store::{Settings, Store};
-use super::{ClientPatch, DeleteOptions, ListOptions, Metrics, PatchOptions, Verb, Writer};
+use super::watch::EmbeddedWatch;
+use super::{ClientPatch, DeleteOptions, ListOptions, Metrics, PatchOptions, Verb, WatchOptions, Writer};
 use crate::clock::{Clock, Now};
 use crate::event::Event;
 use crate::event::json::{EventList, FieldValidation};
@@ -88,6 +89,12 @@ impl Embedded {
             }
         }
         Ok(list)
+    }
+
+    /// Watches the events of one namespace or of all.
+    pub(super) fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> EmbeddedWatch {
+        self.metrics.count(Verb::Watch, None, Duration::ZERO);
+        EmbeddedWatch::new(self.clone(), namespace, options)
     }
 
     /// Returns the newest revision, and a way to wait for a newer one.

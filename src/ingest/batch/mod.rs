@@ -285,12 +285,13 @@ impl Batch {
     /// Validates a caller's event, checks its source and its limits, and annotates it.
     fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<Event, Rejection> {
         let (caller, namespace) = (self.caller.as_ref(), event.metadata.namespace.clone());
-        create::validate_new(&self.face, group, &namespace, &mut event)
+        let repairs = create::validate_new(&self.face, group, &namespace, &mut event)
             .inspect_err(|fault| self.face.note_rejection(&event, 1, fault))?;
         let note = |fault: &Rejection| self.face.note_rejection(&event, 1, fault);
         self.face.check_source(caller, group, &event, Extent::Whole).inspect_err(note)?;
         self.face.limit(caller, &namespace, Some(&event)).inspect_err(note)?;
         self.face.annotate(caller, &mut event);
+        self.face.0.metrics.count_repairs(&repairs);
         Ok(event)
     }
 

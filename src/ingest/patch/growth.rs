@@ -210,6 +210,7 @@ pub(super) async fn upsert(
     match validated.and_then(|repairs| passes(face, asked, form.group, &event).map(|()| repairs)) {
         Ok(repairs) => {
             face.annotate(asked.caller.as_ref(), &mut event);
+            face.0.metrics.count_repairs(&repairs);
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
             respond::warned(create::take(face, asked, form, StatusCode::OK, event).await, &warnings)
         }

@@ -51,6 +51,8 @@ mod callers;
 mod pages;
 mod web_config;
 mod tokens;
+// Every metric.
+mod metrics_audit;
 // Pass-through.
 mod passthrough;
 mod passthrough_callers;

@@ -65,9 +65,9 @@ pub(crate) async fn start_as(config: Config, source: ConfigSource) -> Program {
 
 /// Starts the program in front of `fake`, on its clock.
 pub(crate) async fn start_before(fake: &FakeApiserver, yaml: &str) -> Program {
-    let config = config(yaml);
-    let upstream = fake.upstream_with(&config.upstream.apiserver);
-    launch(config, ConfigSource::default(), upstream, Registry::new(), fake.clock()).await
+    let (config, registry) = (config(yaml), Registry::new());
+    let upstream = fake.upstream_with(&config.upstream.apiserver, &registry);
+    launch(config, ConfigSource::default(), upstream, registry, fake.clock()).await
 }
 
 /// Starts the program in front of another one, the apiserver, over real connections.

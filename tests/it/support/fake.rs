@@ -155,14 +155,14 @@ impl FakeApiserver {
 
     /// Returns this server as upstream.
     pub(crate) fn upstream(&self) -> Upstream {
-        self.upstream_with(&apiserver::Settings::default())
+        self.upstream_with(&apiserver::Settings::default(), &Registry::new())
     }
 
-    /// Returns this server as upstream, with settings.
-    pub(crate) fn upstream_with(&self, settings: &apiserver::Settings) -> Upstream {
+    /// Returns this server as upstream, with settings, and registers its metrics.
+    pub(crate) fn upstream_with(&self, settings: &apiserver::Settings, registry: &Registry) -> Upstream {
         let fake = self.clone();
         let service = tower::service_fn(move |request| fake.clone().handle(request));
-        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let metrics = Metrics::new(registry).unwrap();
         let clock = self.clock();
         Upstream::Apiserver(Apiserver::behind(service, settings, clock, metrics))
     }

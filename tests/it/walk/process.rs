@@ -141,7 +141,7 @@ impl Process {
         let monitor = Monitor::new(GateSettings::default(), &registry).unwrap();
         // The API group of reads is that of writes, as the configuration does it.
         let group = if file.settings.outbox.group == UpstreamGroup::Events { ApiGroup::Events } else { ApiGroup::Core };
-        let upstream = fake.upstream_with(&apiserver::Settings { group, ..apiserver::Settings::default() });
+        let upstream = fake.upstream_with(&apiserver::Settings { group, ..apiserver::Settings::default() }, &registry);
         let delivery = deliver::run(shards.clone(), upstream.clone(), monitor.clone(), stop.clone(), rng.u64(..));
         tasks.spawn(delivery);
         // A second configuration that is as the first one.

@@ -73,7 +73,7 @@ impl EventLog {
     ) -> Result<(Self, impl Future<Output = std::io::Result<()>> + use<>), prometheus::Error> {
         let left_out = IntCounter::new(
             "eventweir_event_log_left_out_lines_total",
-            "Lines of the event log that were left out because it could not be written fast enough.",
+            "Lines of the event log that were left out: it could not be written, or not fast enough.",
         )?;
         registry.register(Box::new(left_out.clone()))?;
         let (sender, lines) = mpsc::channel(QUEUE);

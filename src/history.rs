@@ -49,10 +49,10 @@ impl Monitor {
     pub fn new(registry: &Registry, mode: Mode) -> Result<Self, prometheus::Error> {
         let synced = IntGauge::new(
             "eventweir_history_synced",
-            "1 while the upstream's list is known and, with history: watch, followed; 0 before and in trouble",
+            "1 while the upstream's list is known and, with history: watch, followed; 0 before and in trouble.",
         )?;
         let news = IntCounterVec::new(
-            Opts::new("eventweir_history_news_total", "Messages about events from the upstream, by kind"),
+            Opts::new("eventweir_history_news_total", "Messages about events from the upstream, by kind."),
             &["kind"],
         )?;
         registry.register(Box::new(synced.clone()))?;

@@ -86,7 +86,7 @@ impl Metrics {
         };
         let requests = counters(
             "eventweir_ingest_requests_total",
-            "Requests of clients by method and class of answer.",
+            "Answered requests of clients by method and class of answer.",
             &["verb", "code"],
         )?;
         let outcomes = counters(
@@ -105,7 +105,10 @@ impl Metrics {
         Ok(Self {
             requests: Verb::ALL.map(|verb| CODES.map(|code| requests.with_label_values(&[verb.label(), code]))),
             outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
-            connections: gauge("eventweir_ingest_connections", "Open connections of clients.")?,
+            connections: gauge(
+                "eventweir_ingest_connections",
+                "Open connections of clients, without WebSockets and tunnels.",
+            )?,
             watches: gauge("eventweir_ingest_watches", "Open watches of clients, of ingest.maxWatches.")?,
             taps: gauge("eventweir_ingest_taps", "Open taps, of 16.")?,
             list_bytes: gauge(

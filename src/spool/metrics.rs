@@ -39,7 +39,10 @@ impl Metrics {
                 "eventweir_spool_degraded",
                 "1 while waiting writes are in memory only, 0 while they are in the spool.",
             )?,
-            errors: counter("eventweir_spool_errors_total", "Failed commits, and failed attempts to open the spool.")?,
+            errors: counter(
+                "eventweir_spool_errors_total",
+                "Commits that failed or took too long, and failed attempts to use the spool.",
+            )?,
             restored: counter(
                 "eventweir_spool_restored_occurrences_total",
                 "Occurrences restored from the spool of an earlier process.",

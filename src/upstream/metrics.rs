@@ -32,7 +32,8 @@ impl Metrics {
         let duration = HistogramVec::new(
             HistogramOpts::new(
                 "eventweir_upstream_request_duration_seconds",
-                "Time from sending a request to the upstream to its complete answer or the deadline.",
+                "Time from sending a request to the upstream to its complete answer or the deadline; of a watch, to \
+                 its beginning.",
             )
             .buckets(DURATION_BUCKETS.to_vec()),
             &["verb"],

@@ -75,22 +75,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
-        let rows = [
-            ("1h30m", Some(5_400_000)),
-            ("1.5s", Some(1500)),
-            ("0s", Some(0)),
-            ("", None),
-            ("10", None),
-            ("1d", None),
-            ("-1s", None),
-        ];
-        for (text, millis) in rows {
-            assert_eq!(parse_duration(text), millis.map(Duration::from_millis), "{text}");
-        }
-    }
-
-    #[test]
     fn sizes() {
         let rows = [
             ("1", Some(1)),

@@ -84,16 +84,7 @@ fn series(patch: &Patch) -> Option<EventSeries> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Event;
-    use crate::event::json::FieldValidation;
-    use crate::event::patching::{PatchType, apply};
     use crate::outbox::MESSAGES;
-
-    /// Returns the event as the apiserver stores it after the patch.
-    fn applied(patch: &Patch, claim: Option<&Claim>, group: ApiGroup, event: &Event) -> Event {
-        let body = patch_document(patch, claim, group);
-        apply(PatchType::StrategicMerge, body.as_bytes(), group, FieldValidation::Ignore, event).unwrap().event
-    }
 
     #[test]
     fn patches_read_as_client_go_writes_them() {
@@ -111,22 +102,16 @@ mod tests {
 
     #[test]
     fn a_claim_names_version_and_tag() {
-        let tag: smol_str::SmolStr = "tally.eventweir/b".into();
-        let removed = vec!["tally.eventweir/a".into()];
+        let (tag, removed) = ("tally.eventweir/b".into(), vec!["tally.eventweir/a".into()]);
         let (resource_version, value) = ("7".into(), "3@4".into());
         let annotations = vec![("line.eventweir/00".into(), "2 0 a".into()), (MESSAGES.into(), r#"["m"]"#.into())];
-        let claim = Claim { resource_version, tag: tag.clone(), value, annotations, removed, ends_series: false };
+        let claim = Claim { resource_version, tag, value, annotations, removed, ends_series: false };
         let patch = Patch { count: 5, last_timestamp: None, message: "m".into() };
         let expected = concat!(
             r#"{"metadata":{"resourceVersion":"7","annotations":{"tally.eventweir/a":null,"tally.eventweir/b":"3@4","#,
             r#""line.eventweir/00":"2 0 a","messages.eventweir/last":"[\"m\"]"}},"count":5,"lastTimestamp":null,"message":"m"}"#
         );
         assert_eq!(patch_document(&patch, Some(&claim), ApiGroup::Core), expected);
-        let event = applied(&patch, Some(&claim), ApiGroup::Core, &Event::default());
-        assert_eq!(event.metadata.resource_version, "7");
-        let annotations = event.metadata.rare.unwrap().annotations;
-        assert_eq!((event.count, annotations[&tag].as_str(), annotations[MESSAGES].as_str()), (5, "3@4", r#"["m"]"#));
-        assert_eq!(annotations["line.eventweir/00"], "2 0 a");
     }
 
     #[test]
@@ -137,9 +122,6 @@ mod tests {
         let patch = Patch { count: 5, last_timestamp: Some(LEFT_OUT), message: "".into() };
         let expected = r#"{"metadata":{"annotations":{"tally.eventweir/b":"3@4"}},"series":null,"count":5}"#;
         assert_eq!(patch_document(&patch, Some(&claim), ApiGroup::Core), expected);
-        let event = Event { series: Some(EventSeries::default()), ..Event::default() };
-        let event = applied(&patch, Some(&claim), ApiGroup::Core, &event);
-        assert_eq!((event.series, event.count), (None, 5));
     }
 
     #[test]
@@ -148,23 +130,5 @@ mod tests {
         let document = patch_document(&patch(2), None, ApiGroup::Events);
         assert_eq!(document, r#"{"series":{"count":2,"lastObservedTime":"2026-03-01T08:00:00.000000Z"}}"#);
         assert_eq!(patch_document(&patch(1), None, ApiGroup::Events), "{}");
-        let event = Event { message: "first".into(), ..Event::default() };
-        let event = applied(&patch(2), None, ApiGroup::Events, &event);
-        let event = applied(&patch(1), None, ApiGroup::Events, &event);
-        assert_eq!(event.series.unwrap().count, 2);
-        assert_eq!((event.count, event.message.as_str()), (0, "first"));
-    }
-
-    #[test]
-    fn absent_members_change_nothing_and_null_deletes() {
-        let before = Event { count: 3, last_timestamp: Some(Time(9)), message: "m".into(), ..Event::default() };
-        let check = |count, last_timestamp, message: &str, expected: (i32, Option<Time>, &str)| {
-            let patch = Patch { count, last_timestamp, message: message.into() };
-            let event = applied(&patch, None, ApiGroup::Core, &before);
-            assert_eq!((event.count, event.last_timestamp, event.message.as_str()), expected);
-        };
-        check(0, Some(Time(0)), "", (3, Some(Time(9)), "m"));
-        check(4, Some(Time(10)), "n", (4, Some(Time(10)), "n"));
-        check(4, None, "", (4, None, "m"));
     }
 }

@@ -168,19 +168,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repaired_is_valid_afterwards() {
-        let mut event = new_style();
-        event.message = "ä".repeat(600).into();
-        event.reporting_instance = "i".repeat(200).into();
-        event.metadata.name = "Not A Name".into();
-        event.event_time = None;
-        let repairs = repair(ApiGroup::Events, &mut event, 4096, || 7);
-        assert_eq!(repairs, [Repair::EventTime, Repair::Message, Repair::ReportingInstance, Repair::Name]);
-        assert_eq!((event.message.len(), event.reporting_instance.len()), (1024, 128));
-        validate::create(ApiGroup::Events, &event).unwrap();
-    }
-
-    #[test]
     fn what_is_right_is_left_alone() {
         let mut event = new_style();
         let before = event.clone();

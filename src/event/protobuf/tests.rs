@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::event::json as event_json;
 use crate::event::schema::tests::event;
-use crate::event::{WatchEvent, json as event_json};
 use crate::status::Status;
 
 fn body(raw: &[u8]) -> Vec<u8> {
@@ -187,17 +187,6 @@ fn delete_options_are_read() {
     );
     assert_eq!(decode_delete_options(&body(raw)).unwrap_err().status.code, 400, "an Event");
     assert_eq!(decode_delete_options(b"k8s").unwrap_err().status.code, 400);
-}
-
-#[test]
-fn watch_frames_have_their_length_in_front() {
-    let mut out = b"before".to_vec();
-    write_watch_frame(&WatchEvent::Bookmark(Event::default().into()), &mut out, |event, out| {
-        write(ApiGroup::Events, event, out);
-    });
-    let (length, frame) = out.strip_prefix(b"before").unwrap().split_first_chunk::<4>().unwrap();
-    assert_eq!(usize::try_from(u32::from_be_bytes(*length)).unwrap(), frame.len());
-    assert!(frame.starts_with(b"\x0a\x08BOOKMARK\x12"), "{frame:x?}");
 }
 
 #[test]

@@ -69,9 +69,10 @@ impl App {
         if !at_restart.is_empty() {
             tracing::warn!(fields = ?at_restart, "these fields of the configuration apply after a restart");
         }
+        // First, because the shards wake delivery, which follows these settings.
+        self.monitor.set_settings(new.gate);
         self.shards.reload(&new.shard, new.policy.clone());
         self.shadow.set(new.shadow.clone());
-        self.monitor.set_settings(new.gate);
         self.access.reload(&new.access);
         self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());

@@ -155,7 +155,7 @@ impl Server {
             // A token has a lock; each connection has its own.
             let (closing, stop) = (end.closing.child_token(), stop.child_token());
             let client = Client { builder: builder.clone(), timeout: settings.client_timeout, closing, stop };
-            let (answer, counted, tls) = (answer.clone(), Counted::new(connections.clone()), tls.clone());
+            let (answer, place, tls) = (answer.clone(), Place::taken(1, connections.clone()), tls.clone());
             if let Accepted::Tcp(stream, _) = &accepted {
                 // Small answers must not wait for more; without the option they still arrive.
                 let _best_effort = stream.set_nodelay(true);
@@ -172,7 +172,8 @@ impl Server {
                 if let Err(error) = served {
                     tracing::debug!(%error, "a connection ended abnormally");
                 }
-                drop((counted, permit));
+                // After a panic too.
+                drop((place, permit));
             }));
         };
         let is_announced = accept(&listener, &limit, &end, &open, &take).await;
@@ -193,22 +194,6 @@ impl Server {
         if timeout(settings.close_timeout, open.wait()).await.is_err() {
             tracing::warn!("requests are still running after the close timeout; their connections are cut");
         }
-    }
-}
-
-/// A connection in the gauge; dropping it takes it out, also after a panic.
-struct Counted(IntGauge);
-
-impl Counted {
-    fn new(connections: IntGauge) -> Self {
-        connections.inc();
-        Self(connections)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 

@@ -51,8 +51,7 @@ impl Places {
     #[must_use]
     pub fn take_many(&self, number: u64) -> Option<Place> {
         let number = i64::try_from(number).unwrap_or(i64::MAX).min(self.most);
-        self.taken.add(number);
-        let place = Place { number, taken: self.taken.clone() };
+        let place = Place::taken(number, self.taken.clone());
         (self.taken.get() <= self.most).then_some(place)
     }
 }
@@ -64,6 +63,12 @@ impl Drop for Place {
 }
 
 impl Place {
+    /// Takes places that another limit has granted; the gauge only counts them.
+    pub(super) fn taken(number: i64, taken: IntGauge) -> Self {
+        taken.add(number);
+        Self { number, taken }
+    }
+
     /// Adds places of the same kind.
     pub(super) fn add(&mut self, mut more: Self) {
         self.number += std::mem::take(&mut more.number);

@@ -428,12 +428,15 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
     use std::time::Duration;
 
     use futures_util::FutureExt as _;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::correlator::{self, Rate};
+    use crate::ledger::LostReason;
     use crate::outbox::{Applied, Fault, Request, Retry};
 
     /// An event of one of a few sources, about one of a few objects, with one of a few messages.
@@ -496,6 +499,38 @@ mod tests {
         shards.accept(event((0, 0, 0)), 1).unwrap();
         assert!(wakeup() < before);
         assert!(shards.woken().now_or_never().is_some());
+    }
+
+    /// Fault: such records waited for ever in the final account, and the program ended as if nothing was lost.
+    #[test]
+    fn records_that_fold_into_a_storm_while_the_shards_are_abandoned_are_lost() {
+        let (clock, group) = (Clock::manual(1_700_000_000_000_000_000), Some(Rate { qps: 0.0, burst: 0 }));
+        let shards = shards(2, 10, clock.clone());
+        let base = correlator::Settings { group, ..correlator::Settings::default() };
+        shards.reload(&Settings::default(), Policy { base: base.into(), rules: Vec::new() });
+        let source = (0..).find(|source| shards.shard_of(&event((*source, 0, 0))) == HOME + 1).unwrap();
+        for object in 0..3 {
+            shards.accept(event((source, object, 0)), 1).unwrap();
+        }
+        assert!(shards.with(HOME + 1, |shard, now| shard.next_write(now)).is_none());
+        clock.advance(Duration::from_secs(3600));
+        thread::scope(|scope| {
+            shards.with(HOME + 1, |shard, now| {
+                scope.spawn(|| shards.abandon());
+                // The other thread comes as far as it can without this shard.
+                for _ in 0..10_000 {
+                    if shards.look(HOME, |home| home.closed) {
+                        break;
+                    }
+                    thread::yield_now();
+                }
+                assert!(shard.next_write(now).is_none());
+                assert!(shard.outbox.is_leaving(), "they fold");
+            });
+        });
+        let balance = shards.balance();
+        assert!(balance.is_exact());
+        assert_eq!((balance.total_waiting(), balance.ledger.lost(LostReason::Shutdown)), (0, 3));
     }
 
     proptest! {

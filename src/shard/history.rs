@@ -513,4 +513,24 @@ mod tests {
             );
         }
     }
+
+    /// Fault: an occurrence whose record folded at once left that record in its object's history, and a run of it.
+    #[test]
+    fn a_record_that_folds_at_once_is_not_known() {
+        let mut settings = shard::Settings::default();
+        (settings.explain.enabled, settings.outbox.digest_after) = (true, 2);
+        let base = Settings { qps: 1e-6, burst_size: 1, ..Default::default() };
+        let policy = Policy { base: base.into(), rules: Vec::new() };
+        let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
+        let at = Now::at(1);
+        for reason in ["R1", "R2", "R3", "R4", "R4", "R4"] {
+            shard.accept(Event { reason: reason.into(), ..event("") }, 1, at, &policy).unwrap();
+            while shard.next_write(at).is_some() {}
+        }
+        let query = Query { name: "web-0".to_owned(), ..Query::default() };
+        let known = shard.explain(&query, at, &policy);
+        let object = &known.objects[0];
+        let forms: Vec<_> = object.records.iter().map(|record| (record.form, &*record.reason)).collect();
+        assert_eq!(forms, [("single", "R1"), ("digest", "R2")], "{object:?}");
+    }
 }

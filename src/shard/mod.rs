@@ -257,6 +257,8 @@ impl Shard {
             let decided = (accepted.outcome.into(), occurrences);
             self.explain.decide(received, decided, ruling, (decision.record, kind), now, next_token);
         }
+        // The record may have folded.
+        self.forget_folded(now);
         Ok(accepted)
     }
 
@@ -301,7 +303,6 @@ impl Shard {
             group: settings.group,
         };
         let (why, is_news) = self.outbox.offer(offer, event, now);
-        self.forget_folded(now);
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
         let wakes_delivery = is_news
             && match why {

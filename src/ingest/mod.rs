@@ -541,6 +541,18 @@ mod tests {
         }
     }
 
+    /// Fault: after a panic the answer to a batch ended as if it were complete.
+    #[tokio::test]
+    async fn a_batch_that_panics_has_no_complete_answer() {
+        let broken =
+            futures_util::stream::poll_fn(|_| -> std::task::Poll<Option<Result<axum::body::Bytes, Infallible>>> {
+                panic!("a panic that the test asked for")
+            });
+        let request = Request::post(guard::BATCH).body(Body::from_stream(broken)).unwrap();
+        let Ok(answer) = face().0.service(Origins::any_host()).oneshot(request).await;
+        assert!(axum::body::to_bytes(answer.into_body(), 1).await.is_err());
+    }
+
     #[tokio::test]
     async fn an_escaped_path_or_one_with_a_slash_at_the_end_is_the_same() {
         let event = r#"{"metadata":{"name":"a"},"involvedObject":{"namespace":"shop"},"reason":"R","type":"Normal"}"#;

@@ -16,6 +16,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, StreamExt as _};
 use http_body_util::BodyExt as _;
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
@@ -67,11 +68,12 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
         // The request runs until its last event is answered.
         drop(place);
     };
-    face.0.tasks.spawn(task);
-    let stream = futures_util::stream::poll_fn(move |context| {
-        lines.poll_recv(context).map(|line| line.map(Ok::<_, std::convert::Infallible>))
-    });
-    (StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response()
+    let task = face.0.tasks.spawn(task);
+    let lines = stream::poll_fn(move |context| lines.poll_recv(context)).map(Ok);
+    // After a panic the client must not take the answer for complete.
+    let end = stream::once(task).filter_map(async |ended| ended.err().map(Err));
+    let body = Body::from_stream(lines.chain(end));
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
 
 /// A batch that is being read.

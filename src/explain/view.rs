@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::{Group, History, MINUTES, Store};
+use super::{Group, History, Kept, MINUTES, Store};
 use crate::clock::Mono;
 use crate::correlator::Key;
 use crate::outbox::RecordId;
@@ -57,6 +57,11 @@ impl Store {
     /// Returns the histories of all objects.
     pub fn histories(&self) -> impl Iterator<Item = &History> {
         self.objects.iter().map(|(_, history)| history)
+    }
+
+    /// Returns a record that the upstream has held, as the object knows it at which its writes are noted.
+    pub fn stored(&self, record: RecordId) -> Option<&Kept> {
+        self.histories().filter_map(|history| history.kept(record)).find(|kept| kept.stored)
     }
 
     /// Returns the groups of similar events; the first counts those beyond the limit.

@@ -300,20 +300,21 @@ impl Shard {
             |kept: &&Kept| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
         let record = |kept: &Kept| {
             let view = self.outbox.view(kept.record);
+            let known = self.known(kept);
             let pending = view.as_ref().map_or(0, |view| view.waiting);
             let state = match &view {
                 Some(view) if view.is_in_flight => "in-flight",
                 Some(view) if view.waiting > 0 => "waiting",
-                _ if kept.is_gone => "gone",
-                _ if kept.has_ended && !kept.stored => "ended",
-                _ if kept.stored => "settled",
+                _ if known.is_gone => "gone",
+                _ if known.has_ended && !known.stored => "ended",
+                _ if known.stored => "settled",
                 _ => "unwritten",
             };
             Record {
                 name: self.name_of(history, kept.record),
                 form: form(kept.kind),
                 reason: history.facts[kept.fact].reason.clone(),
-                count: (kept.record.0 & ELSEWHERE == 0).then_some(kept.count),
+                count: (kept.record.0 & ELSEWHERE == 0).then_some(known.count),
                 pending,
                 state,
                 why: view.as_ref().filter(|view| view.waiting > 0).map(|view| view.why.label()),
@@ -324,8 +325,14 @@ impl Shard {
         history.records.iter().filter(of_query).map(record).collect()
     }
 
+    /// Returns what is known of a record. A digest may count occurrences of several objects; its writes are noted at one.
+    fn known<'a>(&'a self, kept: &'a Kept) -> &'a Kept {
+        let is_elsewhere = kept.kind == Kind::Digest && !kept.stored && self.outbox.view(kept.record).is_none();
+        if is_elsewhere { self.explain.stored(kept.record).unwrap_or(kept) } else { kept }
+    }
+
     fn name_of(&self, history: &History, record: RecordId) -> SmolStr {
-        let known = history.kept(record).map(|kept| kept.name.clone()).filter(|name| !name.is_empty());
+        let known = history.kept(record).map(|kept| self.known(kept).name.clone()).filter(|name| !name.is_empty());
         known
             .or_else(|| Some(self.outbox.name(record)?.0))
             .or_else(|| self.outbox.digest_name(record))

@@ -16,7 +16,7 @@ use eventweir::event::{ApiGroup, Event, conversion};
 use eventweir::event_log::{EventLog, Target};
 use eventweir::explain;
 use eventweir::ingest::{self, Ack, Admission, Aliases, Face, Shared};
-use eventweir::ledger::Balance;
+use eventweir::ledger::{Balance, LostReason};
 use eventweir::outbox::{self, UpstreamGroup};
 use eventweir::server::Origins;
 use eventweir::shadow::{Rules, Shadow};
@@ -277,13 +277,17 @@ impl Process {
         all
     }
 
-    /// Checks that the upstream has the records of an object that `explain` calls settled. Only this process writes them.
+    /// Checks that the upstream has the records of an object that `explain` calls settled, and that there are no others
+    /// once all is written. Only this process writes them.
     pub(super) async fn check_settled_records(&self, object: &str) {
         if !self.views.lock().explains() {
             return;
         }
         let stored = self.fake.events();
         let records = self.explain(object, "records").await;
+        let is_dropped = self.balance().ledger.lost(LostReason::Suppressed) > 0;
+        let is_known = |record: &Value| is_dropped || record["state"] != "unwritten" && record["state"] != "ended";
+        assert!(records.iter().all(is_known), "records that nothing counts on: {records:#?}");
         for record in records.iter().filter(|record| record["state"] == "settled" && !record["count"].is_null()) {
             // At a limit its history is evicted, and the next occurrence counts on under the same name.
             let same = records.iter().filter(|other| other["name"] == record["name"]);

@@ -60,6 +60,11 @@ impl Keys {
     pub const fn event(&self) -> Key {
         self.event
     }
+
+    /// Returns the spam key: events with an equal one share a budget.
+    pub const fn spam(&self) -> Key {
+        self.spam
+    }
 }
 
 /// The secret of the hashes; one per process, random outside tests.

@@ -94,6 +94,11 @@ impl Digest {
         Self { record, event, stand, total: 0, folds_from, reasons, unnamed: 0, storm, bytes: 0 }
     }
 
+    /// Returns the first folded reason; `None` in a storm record.
+    pub(super) fn first_reason(&self) -> Option<&SmolStr> {
+        self.reasons.first().map(|folded| &folded.reason)
+    }
+
     pub(super) const fn is_storm(&self) -> bool {
         self.storm.is_some()
     }

@@ -69,6 +69,17 @@ impl Budget {
 }
 
 impl Outbox {
+    /// Folds the never-written records of a budget for which it has no token now, if more wait than may.
+    pub(super) fn fold_beyond_limit(&mut self, id: BudgetId, now: Now) {
+        let Some(budget) = self.budgets.peek(&id.0) else { return };
+        let (number, tokens) = (budget.foldable_len(), budget.tokens(now.mono));
+        // An existing digest that waits for a token anyway takes the excess at once.
+        let takes_more = || budget.digest().is_some_and(|digest| self.owes_digest(digest.record));
+        if number > self.settings.digest_after + tokens || number > tokens && takes_more() {
+            self.fold_excess(id, now);
+        }
+    }
+
     /// Folds the never-written records of a budget for which it has no token now.
     pub(super) fn fold_excess(&mut self, budget: BudgetId, now: Now) {
         if !self.may_fold(budget, now.mono) {

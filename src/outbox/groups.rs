@@ -353,6 +353,27 @@ impl Outbox {
         self.refile_group(membership.key, now.mono);
     }
 
+    /// Changes the group budget of a record after a reload: to a new rate, to none, or from none. With a new rate only,
+    /// it keeps its place in the queue.
+    pub(super) fn regroup(&mut self, id: RecordId, rate: Option<Rate>, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        if let (Some(membership), Some(_)) = (record.group.as_mut().filter(|group| group.rate.is_some()), rate) {
+            membership.rate = rate;
+            let key = membership.key;
+            if let Some(group) = self.groups.waiting.get_mut(&key) {
+                group.rate = rate;
+            }
+            self.refile_group(key, now.mono);
+            return;
+        }
+        let group = rate.map(|rate| self.groups.of(&record.event, rate));
+        if record.is_staged {
+            self.change_in_queue(id, now, |record| record.group = group);
+        } else {
+            record.group = group;
+        }
+    }
+
     /// Removes a record from its group's queue.
     pub(super) fn unstage(&mut self, id: RecordId, order: Order) {
         let Some(record) = self.records.get_mut(&id) else { return };
@@ -411,14 +432,29 @@ impl Outbox {
         }
     }
 
-    /// Handles a group's timer: records that have waited too long fold.
+    /// Handles a group's timer.
     pub(super) fn wake_group(&mut self, key: Key, at: Mono, now: Now) {
-        let settings = self.settings.groups;
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
         if group.timer != Some(at) {
             return; // outdated: the timer was moved forward and has fired
         }
         group.timer = None;
+        self.fold_due(key, now);
+        self.refile_group(key, now.mono);
+    }
+
+    /// Applies reloaded settings to all groups.
+    pub(super) fn refile_groups(&mut self, now: Now) {
+        for key in self.groups.waiting.keys().copied().collect::<Vec<_>>() {
+            self.fold_due(key, now);
+            self.refile_group(key, now.mono);
+        }
+    }
+
+    /// Folds the records of a group that have waited too long.
+    fn fold_due(&mut self, key: Key, now: Now) {
+        let settings = self.settings.groups;
+        let Some(group) = self.groups.waiting.get(&key) else { return };
         if group.folds_at(&settings).is_some_and(|at| at <= now.mono) {
             let fold_after = group.fold_after(&settings);
             let until = now.mono.after(fold_after / FOLD_TOGETHER);
@@ -426,7 +462,6 @@ impl Outbox {
                 group.never.iter().copied().take_while(|order| order.since.after(fold_after) <= until).collect();
             self.fold_storm(key, &orders, now);
         }
-        self.refile_group(key, now.mono);
     }
 
     /// Folds never-written records of a group into its storm record, in this shard or in the one that has it.

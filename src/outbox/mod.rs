@@ -23,6 +23,7 @@ mod look;
 mod offer;
 mod ready;
 mod record;
+mod reload;
 mod request;
 mod settings;
 mod settle;
@@ -168,14 +169,6 @@ impl Outbox {
         }
     }
 
-    /// Applies reloaded settings. What already waits keeps its time; new waits use the new settings. The API group does
-    /// not change: a record that was counted in its series would continue in its count. Nor do repairs, which need a
-    /// restart in `ingest`.
-    pub fn set_settings(&mut self, settings: &Settings) {
-        let Settings { group, repair, .. } = self.settings;
-        self.settings = Settings { group, repair, ..settings.clone() };
-    }
-
     /// Returns the number of records.
     pub fn record_count(&self) -> usize {
         self.records.len()
@@ -287,12 +280,7 @@ impl Outbox {
         if let Some(budget) = &mut budget {
             budget.insert(order, place);
             if place == Place::Foldable && budget.foldable_len() > budget.tokens(now.mono) {
-                let (number, tokens) = (budget.foldable_len(), budget.tokens(now.mono));
-                let digest = budget.digest().map(|digest| digest.record);
-                // An existing digest that waits for a token anyway takes the excess at once.
-                if number > self.settings.digest_after + tokens || digest.is_some_and(|id| self.owes_digest(id)) {
-                    self.fold_excess(budget_id, now);
-                }
+                self.fold_beyond_limit(budget_id, now);
             }
         }
         self.refile(budget_id, now.mono);
@@ -343,10 +331,7 @@ impl Outbox {
         let call = record.stand.call(now.mono)?;
         self.tickets.send(id);
         record.paid = true;
-        let interval = self.settings.coalesce_interval;
-        let is_storm = record.kind == Kind::Storm;
-        record.next_write =
-            now.mono.after(if is_storm { interval.max(self.settings.groups.fold_after) } else { interval });
+        record.next_write = now.mono.after(self.settings.interval(record.kind));
         let group = self.settings.group.of(&record.event);
         let before = match record.stand.held() {
             Some(held) if record.sent.tag <= record.settled() => Mark { count: held.count, tag: held.tag },

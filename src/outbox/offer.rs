@@ -100,14 +100,17 @@ impl Outbox {
                         && self.budgets.peek(&record.budget.0).is_some_and(|budget| budget.fills_otherwise(rate)))
             {
                 is_recharged = true;
-                self.charge(id, BudgetId::of_spam_key(offer.source, offer.budget), rate, now);
+                let is_prepaid = record.budget == BudgetId::prepaid(offer.source);
+                let own = BudgetId::of_spam_key(offer.source, offer.budget);
+                let budget = if is_prepaid { own } else { record.budget };
+                self.charge(id, budget, rate, now);
                 // The record is still here: a paid record does not fold.
                 let Some(same) = self.records.get_mut(&id) else { return (Why::Budget, true) };
                 record = same;
             }
             if record.changes_group(offer.group_rate()) {
                 is_recharged = true;
-                self.regroup(offer, now);
+                self.regroup(id, offer.group_rate(), now);
                 // The record is still here, as above.
                 let Some(same) = self.records.get_mut(&id) else { return (Why::Group, true) };
                 record = same;
@@ -178,15 +181,20 @@ impl Outbox {
         self.trim_budgets(now);
     }
 
-    /// Changes the budget of a record after a reload: from prepaid to its own if `drop` became `defer`, or to a new
-    /// rate.
-    fn charge(&mut self, id: RecordId, budget_id: BudgetId, rate: Rate, now: Now) {
+    /// Changes the budget of a record after a reload: from prepaid to its own if `drop` became `defer`, to that of
+    /// another spam key, or to a new rate.
+    pub(super) fn charge(&mut self, id: RecordId, to: BudgetId, rate: Rate, now: Now) {
         let Some(record) = self.records.get(&id) else { return };
-        let (before, source) = (record.budget, record.source);
-        if before == BudgetId::prepaid(source) {
-            self.rates.differ(rate);
-            self.budget(budget_id, || Budget::new(source, Some(rate))).members += 1;
-            self.change_in_queue(id, now, |record| record.budget = budget_id);
+        let (before, source, is_staged) = (record.budget, record.source, record.is_staged);
+        self.rates.differ(rate);
+        if before != to {
+            self.budget(to, || Budget::new(source, Some(rate))).members += 1;
+            if let Some(record) = self.records.get_mut(&id).filter(|_| is_staged) {
+                // It is in the queue of its group.
+                record.budget = to;
+            } else {
+                self.change_in_queue(id, now, |record| record.budget = to);
+            }
             if let Some(budget) = self.budgets.peek_mut(&before.0) {
                 budget.members -= 1;
             }
@@ -198,17 +206,6 @@ impl Outbox {
             budget.set_rate(rate);
         }
         self.refile(charged, now.mono);
-    }
-
-    /// Changes the group budget of a record after a reload: to a new rate, to none, or from none.
-    fn regroup(&mut self, offer: Offer, now: Now) {
-        let Some(record) = self.records.get_mut(&offer.record) else { return };
-        let group = offer.group_rate().map(|rate| self.groups.of(&record.event, rate));
-        if record.is_staged {
-            self.change_in_queue(offer.record, now, |record| record.group = group);
-        } else {
-            record.group = group;
-        }
     }
 
     /// Marks a record as paid that waited for a token, after a reload from `defer` to `drop`: its correlator pays.

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::{GroupSettings, UpstreamGroup};
+use super::{GroupSettings, Kind, UpstreamGroup};
 
 /// Settings of the outbox; the defaults are in [`Settings::default`].
 #[derive(Debug, Clone, PartialEq)]
@@ -46,6 +46,14 @@ pub struct Settings {
     pub groups: GroupSettings,
     /// The API group in which records are written. Default core/v1. A reload does not change it.
     pub group: UpstreamGroup,
+}
+
+impl Settings {
+    /// Returns the shortest time between two writes of one record.
+    pub(super) fn interval(&self, kind: Kind) -> Duration {
+        let fold_after = if kind == Kind::Storm { self.groups.fold_after } else { Duration::ZERO };
+        self.coalesce_interval.max(fold_after)
+    }
 }
 
 impl Default for Settings {

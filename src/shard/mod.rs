@@ -180,9 +180,11 @@ impl Shard {
         self.outbox.identify(writer);
     }
 
-    /// Applies reloaded settings without losing state. [`trim`](Self::trim) evicts what exceeds them.
-    pub fn set_settings(&mut self, settings: Settings) {
-        self.outbox.set_settings(&settings.outbox);
+    /// Applies reloaded settings, and rules instead of those `before`, without losing state. [`trim`](Self::trim) evicts
+    /// what exceeds them.
+    pub fn reload(&mut self, settings: Settings, before: &Policy, policy: &Policy, now: Now) {
+        self.outbox.reload(&settings.outbox, self.secret, [before, policy], now);
+        self.forget_folded(now);
         self.explain.set_settings(settings.explain);
         self.settings = settings;
     }

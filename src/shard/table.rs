@@ -355,9 +355,10 @@ impl Shards {
 
     /// Applies reloaded settings and rules. Nothing that waits is lost; sources above the new limits are evicted.
     pub fn reload(&self, settings: &Settings, policy: Policy) {
-        self.0.policy.store(Arc::new(policy));
-        for shard in &self.0.shards {
-            shard.lock().set_settings(settings.clone());
+        let policy = Arc::new(policy);
+        let before = self.0.policy.swap(Arc::clone(&policy));
+        for index in 0..self.count() {
+            self.with(index, |shard, now| shard.reload(settings.clone(), &before, &policy, now));
         }
         // Each shard evicts in turn, so that none evicts more than the others.
         while self.0.shards.iter().filter(|shard| shard.lock().trim()).count() > 0 {}

@@ -1,0 +1,282 @@
+//! Reloaded settings and rules. What already waits follows them too: a budget or a group whose next event never comes
+//! would otherwise keep its old rate and its old times.
+
+use std::borrow::Cow;
+
+use super::budget::{Budget, BudgetId};
+use super::record::{Kind, Phase, Record};
+use super::{Outbox, STORM_MARK, Settings};
+use crate::clock::{Mono, Now};
+use crate::correlator::{Correlation, KeySecret, Policy, Rate, RecordId, Suppression};
+use crate::event::Event;
+
+impl Outbox {
+    /// Applies reloaded settings, and rules instead of those `before`. The API group does not change: a record that was
+    /// counted in its series would continue in its count. Nor do repairs, which need a restart in `ingest`.
+    pub fn reload(&mut self, settings: &Settings, secret: KeySecret, [before, after]: [&Policy; 2], now: Now) {
+        let Settings { group, repair, .. } = self.settings;
+        let old = std::mem::replace(&mut self.settings, Settings { group, repair, ..settings.clone() });
+        let mut records: Vec<_> = self.records.iter().map(|(id, record)| (record.newest, *id)).collect();
+        // Records of one budget may follow rules with different rates. That of the newest occurrence applies.
+        records.sort_unstable();
+        for (_, id) in records {
+            self.shorten_interval(id, &old, now);
+            self.recharge(id, secret, [before, after], now);
+        }
+        let budgets = self.budgets.iter().filter(|(_, budget)| budget.waits_for_token());
+        for id in budgets.map(|(id, _)| BudgetId(*id)).collect::<Vec<_>>() {
+            self.fold_beyond_limit(id, now);
+            self.fold_aged(id, now);
+            self.refile(id, now.mono);
+        }
+        self.refile_groups(now);
+        // Each call evicts up to eight.
+        for _ in 0..self.budgets.len().div_ceil(8) {
+            self.trim_budgets(now.mono);
+        }
+    }
+
+    /// Brings the next write of a record forward, if the interval since its newest write has become shorter.
+    fn shorten_interval(&mut self, id: RecordId, old: &Settings, now: Now) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        let shorter = old.interval(record.kind).saturating_sub(self.settings.interval(record.kind));
+        if shorter.is_zero() || record.next_write <= now.mono {
+            return;
+        }
+        let shorter = i64::try_from(shorter.as_nanos()).unwrap_or(i64::MAX);
+        record.next_write = Mono(record.next_write.0.saturating_sub(shorter));
+        if matches!(record.phase, Phase::Settled | Phase::Cooling) {
+            self.set_record_timer(id);
+        }
+    }
+
+    /// Applies changed rules to the budget of a record and to that of its group. A write that was paid or free when it
+    /// was accepted stays so, and one that has to pay still has to.
+    fn recharge(&mut self, id: RecordId, secret: KeySecret, [before, after]: [&Policy; 2], now: Now) {
+        let Some(record) = self.records.get(&id) else { return };
+        let (event, kind, source, budget) = (self.sample(record), record.kind, record.source, record.budget);
+        let settings = after.select(&event);
+        let is_free = settings.correlation == Correlation::Off || settings.suppression == Suppression::Drop;
+        if is_free || budget == BudgetId::prepaid(source) {
+            return;
+        }
+        let (rate, group) = (Rate { qps: settings.qps, burst: settings.burst_size }, settings.group);
+        let [was, is] = [before.select(&event), settings].map(|settings| secret.keys(&event, settings).spam());
+        let to = if was == is || kind.folds() { budget } else { BudgetId::of_spam_key(source, is) };
+        let fills_otherwise = |budget: &Budget| budget.fills_otherwise(rate);
+        if to != budget || self.budgets.peek(&budget.0).is_some_and(fills_otherwise) {
+            self.charge(id, to, rate, now);
+        }
+        // It may have folded, and a digest has no group.
+        let record = self.records.get(&id).filter(|record| record.kind != Kind::Digest);
+        if record.is_some_and(|record| record.changes_group(group)) {
+            self.regroup(id, group, now);
+        }
+    }
+
+    /// Returns an event that the same rules match as what a record counts.
+    fn sample<'r>(&self, record: &'r Record) -> Cow<'r, Event> {
+        let mut event = Cow::Borrowed(&record.event);
+        match record.kind {
+            Kind::Plain | Kind::Combined => {}
+            Kind::Digest => {
+                let digest = self.budgets.peek(&record.budget.0).and_then(Budget::digest);
+                if let Some(reason) = digest.and_then(|digest| digest.first_reason()) {
+                    event.to_mut().reason = reason.clone();
+                }
+            }
+            Kind::Storm => {
+                let annotations = record.event.metadata.rare.as_deref().map(|rare| &rare.annotations);
+                if let Some(kind) = annotations.and_then(|annotations| annotations.get(STORM_MARK)) {
+                    event.to_mut().involved_object.kind = kind.clone();
+                }
+            }
+        }
+        event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::clock::Now;
+    use crate::correlator::{Field, KeySecret, Matches, Pattern, Policy, Rate, Rule, Settings};
+    use crate::event::Event;
+    use crate::outbox::{self, Answer, GroupSettings, Request};
+    use crate::shard::{self, Shard};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: i64) -> Now {
+        Now::at(seconds * 1_000_000_000)
+    }
+
+    fn policy(burst_size: u32, qps: f32, group: Option<Rate>) -> Policy {
+        Policy { base: Arc::new(Settings { burst_size, qps, group, ..Settings::default() }), rules: Vec::new() }
+    }
+
+    fn settings(outbox: outbox::Settings) -> shard::Settings {
+        shard::Settings { outbox, ..shard::Settings::default() }
+    }
+
+    fn folding(after: usize, max_age: Duration, fold_after: Duration) -> shard::Settings {
+        let groups = GroupSettings { fold_after, ..GroupSettings::default() };
+        settings(outbox::Settings {
+            digest_after: after,
+            digest_max_age: max_age,
+            groups,
+            ..outbox::Settings::default()
+        })
+    }
+
+    fn event(object: usize, reason: usize) -> Event {
+        let mut event = Event { count: 1, reason: format!("Reason{reason}").into(), ..Event::default() };
+        event.metadata.namespace = "shop".into();
+        event.involved_object.name = format!("web-{object}").into();
+        event
+    }
+
+    /// Writes everything that is due. Returns the counts of the requests.
+    fn written(shard: &mut Shard, now: Now) -> Vec<i32> {
+        let mut counts = Vec::new();
+        while let Some(write) = shard.next_write(now) {
+            let stored = match write.request {
+                Request::Create { event, .. } => *event,
+                Request::Patch { patch, .. } => Event { count: patch.count, ..Event::default() },
+                Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
+            };
+            counts.push(stored.count);
+            shard.settle(write.record, Answer::Stored(Box::new(stored)), now);
+            assert!(shard.balance().is_exact());
+        }
+        counts
+    }
+
+    fn report(shard: &mut Shard, events: impl Iterator<Item = Event>, policy: &Policy, seconds: i64) {
+        for event in events {
+            shard.accept(event, 1, at(seconds), policy).unwrap();
+        }
+    }
+
+    /// Reports these events at 1 s under `before`, and applies `after` at 2 s. Returns what is written until 1 s, and
+    /// what at 3 s.
+    fn reloaded(
+        events: impl Iterator<Item = Event>,
+        before: (&shard::Settings, &Policy),
+        after: (&shard::Settings, &Policy),
+    ) -> (Vec<i32>, Vec<i32>) {
+        let mut shard = Shard::new(KeySecret(1, 2), before.0.clone(), 1);
+        report(&mut shard, events, before.1, 1);
+        let first = written(&mut shard, at(1));
+        shard.reload(after.0.clone(), before.1, after.1, at(2));
+        assert!(shard.balance().is_exact());
+        (first, written(&mut shard, at(3)))
+    }
+
+    fn of_one_object(number: usize) -> impl Iterator<Item = Event> {
+        (0..number).map(|reason| event(0, reason))
+    }
+
+    fn of_many_objects(number: usize) -> impl Iterator<Item = Event> {
+        (0..number).map(|object| event(object, 0))
+    }
+
+    /// Fault: what waited for a token kept the old rate until an event of its budget came, without refill for ever.
+    #[test]
+    fn what_waits_follows_the_rate_of_its_budget() {
+        let same = settings(outbox::Settings::default());
+        let (none, some) = (policy(2, 0.0, None), policy(2, 1.0, None));
+        assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &some)), (vec![1; 2], vec![1; 2]));
+        assert_eq!(reloaded(of_one_object(8), (&same, &some), (&same, &none)), (vec![1; 2], vec![]));
+        // A digest is of the rule of its events.
+        let matches = Matches { reason: vec![Pattern::Prefix("Reason".into())], ..Matches::default() };
+        let ruled = Policy { rules: vec![Rule { matches, settings: Arc::clone(&some.base) }], ..none };
+        let (few, empty) = (folding(1, HOUR, HOUR), policy(0, 0.0, None));
+        assert_eq!(reloaded(of_one_object(8), (&few, &empty), (&few, &ruled)), (vec![], vec![8]));
+    }
+
+    /// Fault: as above, for the tokens of groups.
+    #[test]
+    fn what_waits_follows_the_rate_of_its_group() {
+        let policies = [None, Some(Rate { qps: 0.0, burst: 2 }), Some(Rate { qps: 1.0, burst: 2 })];
+        let [none, slow, fast] = policies.map(|group| policy(25, 1.0, group));
+        let late = folding(32, HOUR, HOUR);
+        let of = |before, after| reloaded(of_many_objects(8), (&late, before), (&late, after));
+        // Tokens come at the old rate until the reload.
+        assert_eq!(of(&slow, &fast), (vec![1; 2], vec![1]));
+        assert_eq!(of(&fast, &slow), (vec![1; 2], vec![1]));
+        assert_eq!(of(&slow, &none), (vec![1; 2], vec![1; 6]));
+        // A storm record is of the rule of its events.
+        let matches = Matches { kind: vec![Pattern::Exact("Pod".into())], ..Matches::default() };
+        let ruled = Policy { rules: vec![Rule { matches, settings: Arc::clone(&fast.base) }], ..slow.clone() };
+        let pods = of_many_objects(8).map(|mut event| {
+            event.involved_object.kind = "Pod".into();
+            event
+        });
+        let soon = folding(32, HOUR, Duration::ZERO);
+        assert_eq!(reloaded(pods, (&soon, &slow), (&soon, &ruled)), (vec![1; 2], vec![6]));
+    }
+
+    /// Fault: a record that was repeated without a pause kept the budget of the old spam key.
+    #[test]
+    fn what_is_repeated_moves_to_the_budget_of_a_new_spam_key() {
+        let one = Settings { spam_key: vec![Field::SourceComponent], ..(*policy(3, 0.0, None).base).clone() };
+        let one = Policy { base: Arc::new(one), rules: Vec::new() };
+        let (same, each) = (settings(outbox::Settings::default()), policy(3, 0.0, None));
+        let mut shard = Shard::new(KeySecret(1, 2), same.clone(), 1);
+        report(&mut shard, of_many_objects(4), &each, 1);
+        assert_eq!(written(&mut shard, at(1)), [1; 4]);
+        shard.reload(same, &each, &one, at(1));
+        for (seconds, expected) in [(2, vec![2; 3]), (3, vec![])] {
+            report(&mut shard, of_many_objects(4), &one, seconds);
+            assert_eq!(written(&mut shard, at(seconds)), expected);
+        }
+    }
+
+    /// Fault: they applied to budgets and groups whose next event came, and to others at the times of the old settings.
+    #[test]
+    fn what_waits_folds_as_the_new_settings_say() {
+        let late = folding(1000, 24 * HOUR, 24 * HOUR);
+        let (own, group) = (policy(2, 0.1, None), policy(25, 0.0, Some(Rate { qps: 0.1, burst: 2 })));
+        for after in [folding(1, HOUR, HOUR), folding(1000, SECOND, HOUR)] {
+            let mut shard = Shard::new(KeySecret(1, 2), late.clone(), 1);
+            report(&mut shard, of_one_object(8), &own, 1);
+            assert_eq!(written(&mut shard, at(1)), [1; 2]);
+            shard.reload(after, &own, &own, at(2));
+            assert_eq!(written(&mut shard, at(12)), [6]);
+        }
+        let mut shard = Shard::new(KeySecret(1, 2), late, 1);
+        report(&mut shard, of_many_objects(8), &group, 1);
+        assert_eq!(written(&mut shard, at(1)), [1; 2]);
+        shard.reload(folding(1000, HOUR, SECOND), &group, &group, at(2));
+        assert_eq!(written(&mut shard, at(12)), [6]);
+        // The storm ends after sixty times the new age.
+        assert_eq!((written(&mut shard, at(80)), shard.sizes().groups), (vec![], 0));
+    }
+
+    /// Fault: a repeat waited for the interval of the old settings.
+    #[test]
+    fn a_repeat_waits_for_the_new_interval_since_the_newest_write() {
+        let interval =
+            |coalesce_interval| settings(outbox::Settings { coalesce_interval, ..outbox::Settings::default() });
+        for waits in [true, false] {
+            let (policy, mut shard) = (policy(25, 1.0, None), Shard::new(KeySecret(1, 2), interval(HOUR), 1));
+            let report = |shard: &mut Shard, seconds| {
+                shard.accept(event(0, 0), 1, at(seconds), &policy).unwrap();
+                written(shard, at(seconds))
+            };
+            assert_eq!(report(&mut shard, 1), [1]);
+            if waits {
+                assert_eq!(report(&mut shard, 2), [0; 0]);
+            }
+            shard.reload(interval(5 * SECOND), &policy, &policy, at(3));
+            if !waits {
+                assert_eq!(report(&mut shard, 4), [0; 0]);
+            }
+            assert_eq!((written(&mut shard, at(5)), written(&mut shard, at(6))), (vec![], vec![2]));
+        }
+    }
+}

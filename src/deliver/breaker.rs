@@ -88,6 +88,11 @@ impl Breakers {
         Ok(())
     }
 
+    /// Lets no pause last longer, after a reload.
+    pub(super) fn end_pauses_by(&mut self, latest: Mono) {
+        self.breakers.values_mut().for_each(|breaker| breaker.until = breaker.until.min(latest));
+    }
+
     /// Applies the answer to a request that was sent at `sent`, and returns what the answer means for the upstream.
     /// `failure` is `None` for an answer that shows a working upstream, even if it refuses.
     pub(super) fn settle(
@@ -211,6 +216,17 @@ mod tests {
         }
         assert!(breakers.breakers.contains_key(&(2 * BREAKERS_MAX - 1).to_string()[..]), "there is room for new ones");
         assert!(breakers.acquire(&scope("open", "e"), at(1)).is_err(), "it stays");
+    }
+
+    #[test]
+    fn a_reload_shortens_a_pause() {
+        let mut breakers = Breakers::default();
+        for object in ["a", "b", "c", "d"] {
+            settle(&mut breakers, &scope("failing", object), Some(Fault::ServerError), 0);
+        }
+        breakers.end_pauses_by(at(9));
+        assert!(breakers.acquire(&scope("failing", "e"), at(8)).is_err());
+        assert_eq!(breakers.acquire(&scope("failing", "e"), at(9)), Ok(()));
     }
 
     #[test]

@@ -124,9 +124,20 @@ impl Gate {
         }
     }
 
-    /// Applies reloaded settings.
-    pub(super) const fn set_settings(&mut self, settings: GateSettings) {
-        self.settings = settings;
+    /// Applies settings, and returns whether they are new. A window that no failure has reduced follows the limit, and a
+    /// pause does not outlast the new longest one.
+    pub(super) fn set_settings(&mut self, settings: GateSettings, now: Mono) -> bool {
+        let old = std::mem::replace(&mut self.settings, settings);
+        if old == settings {
+            return false;
+        }
+        if self.health == Health::Up && self.window >= old.max_in_flight {
+            self.window = settings.max_in_flight;
+        }
+        if let Health::Down { until, .. } = &mut self.health {
+            *until = (*until).min(now.after(settings.max_backoff));
+        }
+        true
     }
 
     /// Returns the number of requests in flight.
@@ -310,6 +321,27 @@ mod tests {
             gate.settle(Outcome::Success, millis(step), millis(step), 0.0);
         }
         assert_eq!(gate.window(), 8);
+    }
+
+    /// Faults: a raised limit was reached with one success at a time, and a long pause outlived a reload to a short one.
+    #[test]
+    fn reloaded_settings_apply_at_once() {
+        let settings = |max_in_flight, seconds| {
+            let pause = Duration::from_secs(seconds);
+            GateSettings { max_in_flight, first_backoff: pause, max_backoff: pause, ..GateSettings::default() }
+        };
+        let mut gate = Gate::new(settings(2, 3600));
+        for max_in_flight in [4, 1, 3] {
+            gate.set_settings(settings(max_in_flight, 3600), millis(0));
+            assert_eq!(gate.window(), max_in_flight);
+        }
+        gate.acquire(millis(0));
+        gate.settle(Outcome::Failure, millis(0), millis(0), 0.0);
+        gate.set_settings(settings(9, 1), millis(500));
+        assert_eq!(gate.acquire(millis(500)), Acquisition::Wait(millis(1500)));
+        gate.set_settings(settings(9, 1), millis(600));
+        assert_eq!(gate.acquire(millis(1500)), Acquisition::Go);
+        assert_eq!(gate.window(), 1, "it is down");
     }
 
     #[test]

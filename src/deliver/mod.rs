@@ -246,8 +246,11 @@ type Flow = ControlFlow<Mono>;
 impl Delivery {
     /// Sends up to [`BURST`] writes.
     fn send_some(&mut self) -> Flow {
-        self.gate.set_settings(self.monitor.settings());
         let now = self.shards.clock().now();
+        let settings = self.monitor.settings();
+        if self.gate.set_settings(settings, now.mono) {
+            self.breakers.end_pauses_by(now.mono.after(settings.max_backoff));
+        }
         self.monitor.0.last_turn.store(now.mono.0, Ordering::Relaxed);
         self.log_storms(now.mono);
         let flow = (0..BURST).try_for_each(|_| self.send_one(now));

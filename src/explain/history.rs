@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::{Recent, Spot};
 use crate::clock::{Mono, Now};
-use crate::correlator::{Key, Rate, RecordId};
+use crate::correlator::{Key, RecordId};
 use crate::event::{Event, cut};
 use crate::outbox::Kind;
 
@@ -109,10 +109,8 @@ pub struct Fact {
     pub first_received: i64,
     pub last_received: i64,
     pub last_shown: Option<i64>,
-    /// Source, budget, the budget's rate, and whether the correlator pays.
-    pub budget: Option<(Key, Key, Rate, bool)>,
-    /// The number of the rule that matches.
-    pub rule: Option<usize>,
+    /// Source, budget, and whether the correlator pays.
+    pub budget: Option<(Key, Key, bool)>,
     /// The number of the group of similar events.
     pub group: usize,
     /// The hash of its reason, type and source.

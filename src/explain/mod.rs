@@ -132,8 +132,6 @@ pub struct Ruling {
     pub source: Key,
     /// The budget that pays.
     pub budget: Key,
-    /// The rate of that budget.
-    pub rate: crate::correlator::Rate,
     /// `None` if the correlator does not pay (only `suppression: drop` does); otherwise whether it paid.
     pub paid: Option<bool>,
     /// The number of the matching rule.
@@ -179,7 +177,13 @@ impl Store {
         self.tell();
         self.settings = settings;
         self.rule_hits.clear();
-        if !settings.enabled {
+        // Groups cannot be evicted one by one, because facts have their numbers.
+        let is_crowded = self.group_bytes.all() > settings.quarter();
+        if is_crowded {
+            let newest = self.objects.iter().filter_map(|(_, history)| history.decisions.back());
+            self.forgotten_until = newest.map(|decision| decision.last).max().max(self.forgotten_until);
+        }
+        if is_crowded || !settings.enabled {
             self.objects.clear();
             self.bytes.set(0);
             self.places.clear();
@@ -322,8 +326,7 @@ impl Store {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let Some(fact) = history.fact_at(spot) else { return };
-        fact.rule = ruling.rule;
-        fact.budget = Some((ruling.source, ruling.budget, ruling.rate, ruling.paid.is_some()));
+        fact.budget = Some((ruling.source, ruling.budget, ruling.paid.is_some()));
         match verdict {
             Verdict::Dropped => {
                 fact.dropped += u64::from(number);

@@ -1,7 +1,6 @@
 //! Tests of what is kept, and for how long.
 
 use super::*;
-use crate::correlator::Rate;
 
 const SECRET: KeySecret = KeySecret(1, 2);
 
@@ -21,8 +20,7 @@ fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at
     let now = Now::at(at);
     let repeat = Some(SECRET.keys(event, &Default::default()).event());
     let received = store.receive_of(RecordId(record), repeat, (event, event.message.clone()), 1, now).unwrap();
-    let rate = Rate { qps: 1.0, burst: 1 };
-    let ruling = Ruling { source: Key(1), budget: Key(2), rate, paid: None, rule: None, before: 0 };
+    let ruling = Ruling { source: Key(1), budget: Key(2), paid: None, rule: None, before: 0 };
     let record = (RecordId(record), Kind::Combined);
     store.decide(received, (verdict, 1), ruling, record, now, || None);
 }
@@ -46,6 +44,21 @@ fn bytes_stay_within_the_budget_whatever_arrives_and_are_what_is_there() {
     assert!(store.span().1.is_some());
     store.set_settings(Settings::default());
     assert_eq!(store.bytes(), 0);
+}
+
+/// Fault: groups kept more than their part for ever, and left no room for any object.
+#[test]
+fn after_a_reload_to_a_lower_limit_there_is_room_for_objects() {
+    let mut store = store(1_000_000);
+    for number in 0..1000 {
+        accept(&mut store, &event(number % 9, &format!("R{number}"), "m"), number as u64, 1);
+    }
+    let settings = Settings { max_bytes: NonZeroUsize::new(100_000).unwrap(), ..store.settings };
+    assert!(store.group_bytes.own() > settings.quarter());
+    store.set_settings(settings);
+    assert!(store.bytes() <= 100_000 && store.group_bytes.own() <= settings.quarter());
+    accept(&mut store, &event(0, "R", "m"), 2000, 2);
+    assert_eq!((store.histories().count(), store.span().1), (1, Some(1)), "earlier decisions are forgotten");
 }
 
 #[test]

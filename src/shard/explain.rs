@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use super::hold::Handle;
 use super::{Mirror, Shard, Shards};
 use crate::clock::Now;
-use crate::correlator::{Policy, RecordId, Settled, field_value};
+use crate::correlator::{Policy, Rate, RecordId, Settled, Suppression, field_value};
 use crate::event::Event;
 use crate::explain::{
     Budget, Decided, Fact, Group, History, Kept, Known, MINUTES, Marks, Object, Part, Query, Record, Spot, Store, Tap,
@@ -49,6 +49,15 @@ pub struct Row {
     pub received: u64,
     pub writes: u64,
     pub lost: u64,
+}
+
+/// Returns an event of a fact, for the rules that match it.
+fn sample(history: &History, fact: &Fact) -> Event {
+    let mut event = history.sample();
+    event.reason = fact.reason.clone();
+    event.event_type = fact.event_type.clone();
+    (event.source.component, event.source.host) = (fact.component.clone(), fact.host.clone());
+    event
 }
 
 /// Whether a fact of an object is selected.
@@ -200,7 +209,7 @@ impl Shard {
             name: history.name.clone(),
             uid: history.uid.clone(),
             api_version: history.api_version.clone(),
-            reasons: facts.map(|(number, fact)| self.part(history, number, fact)).collect(),
+            reasons: facts.map(|(number, fact)| self.part(history, number, fact, policy)).collect(),
             budgets,
             records: self.records(history, query),
             decisions: self.decisions(history, query, now),
@@ -208,7 +217,7 @@ impl Shard {
         }
     }
 
-    fn part(&self, history: &History, number: usize, fact: &Fact) -> Part {
+    fn part(&self, history: &History, number: usize, fact: &Fact, policy: &Policy) -> Part {
         let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
         let mut in_summary = fact.folded;
         // A record may have more: of a time in which `explain` was off, or of other objects.
@@ -244,7 +253,7 @@ impl Shard {
             reason: fact.reason.clone(),
             event_type: fact.event_type.clone(),
             source: fact.source(),
-            rule: fact.rule,
+            rule: fact.budget.and_then(|_| policy.rule(&sample(history, fact)).0),
             received: fact.received,
             shown,
             in_summary,
@@ -259,12 +268,12 @@ impl Shard {
     }
 
     fn budget(&self, history: &History, fact: &Fact, now: Now, policy: &Policy) -> Option<Budget> {
-        let (source, budget, rate, is_prepaid) = fact.budget?;
-        let settings = fact.rule.and_then(|rule| policy.rules.get(rule)).map_or(&policy.base, |rule| &rule.settings);
-        let mut event = history.sample();
-        event.reason = fact.reason.clone();
-        event.event_type = fact.event_type.clone();
-        (event.source.component, event.source.host) = (fact.component.clone(), fact.host.clone());
+        let (source, budget, _) = fact.budget?;
+        let event = sample(history, fact);
+        // The rules may have changed since the newest decision.
+        let (rule, settings) = policy.rule(&event);
+        let rate = Rate { qps: settings.qps, burst: settings.burst_size };
+        let is_prepaid = settings.suppression == Suppression::Drop;
         let texts = settings.spam_key.iter().map(|field| field_value(&event, *field));
         let key = texts.filter(|text| !text.is_empty()).map(ToOwned::to_owned).collect();
         let (mut tokens, mut next, mut queue) = (rate.burst as usize, Some(now.mono), Vec::new());
@@ -283,7 +292,7 @@ impl Shard {
         }
         Some(Budget {
             key,
-            rule: fact.rule,
+            rule,
             suppression: if is_prepaid { "drop" } else { "defer" },
             tokens,
             burst: rate.burst,

@@ -202,3 +202,25 @@ async fn explain_counts_what_has_come_since_it_is_on() {
     assert_eq!((&part["received"], &part["waiting"]), (&json!(1), &json!({ "budget": 1 })), "{explained:#}");
     assert_eq!(program.stop().await.ledger.total_written(), 3);
 }
+
+/// Fault: rule, burst and rate were those of the newest occurrence, and the number was that of another rule.
+#[tokio::test]
+async fn explain_names_the_rule_and_the_rate_that_are_active() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let rule = |reason, set| format!("{{match: {{reason: {reason}}}, set: {set}}}");
+    let rules = |rules: &[String]| format!("correlation: {{qps: 0, rules: [{}]}}\n", rules.join(", "));
+    let pulled = rule("Pulled", "{burstSize: 3}");
+    let program = program(&path, &rules(&[rule("BackOff", "{burstSize: 2}"), pulled.clone()])).await;
+    program.client().await.post(&plain()).await;
+    write(&path, &rules(&[pulled, rule("BackOff", "{suppression: drop, burstSize: 7, qps: 0.5}")]));
+    assert!(program.app.reload());
+    let explained = program.client().await.get("/eventweir/v1/explain?object=Pod/web-0&namespace=shop").await.json();
+    let object = &explained["objects"][0];
+    assert_eq!(object["reasons"][0]["rule"], 1, "{explained:#}");
+    let members = ["rule", "suppression", "burst", "secondsPerToken", "tokens"];
+    let shown = members.map(|member| object["budgets"][0][member].clone());
+    assert_eq!(shown, [json!(1), json!("drop"), json!(7), json!(2.0), json!(7)]);
+    program.settle().await;
+    program.stop().await;
+}

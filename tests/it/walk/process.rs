@@ -60,6 +60,7 @@ pub(super) struct Setup {
 pub(super) struct Configuration {
     pub(super) settings: shard::Settings,
     pub(super) policy: Policy,
+    pub(super) gate: GateSettings,
 }
 
 impl Setup {
@@ -73,7 +74,7 @@ impl Setup {
         };
         let base = correlator::Settings { burst_size: burst, qps: 0.2, group: None, ..Default::default() };
         let settings = shard::Settings { outbox, explain, ..shard::Settings::default() };
-        Configuration { settings, policy: policy(base) }
+        Configuration { settings, policy: policy(base), gate: GateSettings::default() }
     }
 }
 
@@ -138,7 +139,7 @@ impl Process {
         if let Some(spool) = spool.clone() {
             tasks.spawn(spool.run(shards.clone(), stop.clone()));
         }
-        let monitor = Monitor::new(GateSettings::default(), &registry).unwrap();
+        let monitor = Monitor::new(file.gate, &registry).unwrap();
         // The API group of reads is that of writes, as the configuration does it.
         let group = if file.settings.outbox.group == UpstreamGroup::Events { ApiGroup::Events } else { ApiGroup::Core };
         let upstream = fake.upstream_with(&apiserver::Settings { group, ..apiserver::Settings::default() }, &registry);
@@ -180,7 +181,8 @@ impl Process {
     }
 
     /// Reads a configuration again, as `App::reload` does.
-    pub(super) fn reload(&self, Configuration { settings, policy }: &Configuration) {
+    pub(super) fn reload(&self, Configuration { settings, policy, gate }: &Configuration) {
+        self.monitor.set_settings(*gate);
         self.shards.reload(settings, policy.clone());
         self.views.lock().reload(settings);
         if !settings.explain.enabled {
@@ -189,7 +191,7 @@ impl Process {
     }
 
     /// Tries a second configuration from now on, which needs `explain`.
-    pub(super) fn cast_shadow(&self, Configuration { settings, policy }: &Configuration) {
+    pub(super) fn cast_shadow(&self, Configuration { settings, policy, .. }: &Configuration) {
         let mut views = self.views.lock();
         if views.explains() {
             let (file, policy, mut settings) = (views.next_shadow(), policy.clone(), settings.clone());

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use eventweir::explain::Line;
+use eventweir::explain::{self, Line};
 use eventweir::ledger::{Balance, Ledger, LostReason, RejectReason, Why, WrittenAs};
 use eventweir::outbox;
 use eventweir::shard::{self, Shards};
@@ -26,7 +26,7 @@ pub(super) struct Views {
     pub(super) shadowed_since: u64,
     /// Number of shadows so far.
     shadows: usize,
-    /// Whether `explain` was on at all times.
+    /// Whether `explain` was on at all times, with room for everything.
     is_whole: bool,
     metrics: shard::Metrics,
     settings: shard::Settings,
@@ -42,7 +42,7 @@ impl Views {
             restored: shards.balance().ledger.received(),
             shadowed_since: 0,
             shadows: 0,
-            is_whole: settings.explain.enabled,
+            is_whole: remembers_all(settings),
             metrics: shard::Metrics::new().unwrap(),
             settings: settings.clone(),
             registry: registry.clone(),
@@ -52,7 +52,7 @@ impl Views {
     /// The process has reloaded its settings.
     pub(super) fn reload(&mut self, settings: &shard::Settings) {
         self.settings = settings.clone();
-        self.is_whole &= settings.explain.enabled;
+        self.is_whole &= remembers_all(settings);
     }
 
     /// Whether `explain` is on.
@@ -138,6 +138,11 @@ impl Views {
         assert_eq!(metric("kube_events_total", ""), received);
         received
     }
+}
+
+/// Whether `explain` is on, and has room for everything.
+fn remembers_all(settings: &shard::Settings) -> bool {
+    settings.explain.enabled && settings.explain.max_bytes >= explain::Settings::default().max_bytes
 }
 
 /// Returns the sum of the values of a metric that have this label; all with an empty one.

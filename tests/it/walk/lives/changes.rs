@@ -72,7 +72,7 @@ impl Walk {
         special: Option<(Suppression, Naming)>,
         change: Change,
     ) {
-        let Configuration { mut settings, policy } = self.world.setup.configuration.clone();
+        let Configuration { mut settings, policy, gate } = self.world.setup.configuration.clone();
         if policy.base.burst_size < 1000 {
             return;
         }
@@ -94,7 +94,7 @@ impl Walk {
         };
         let base = correlator::Settings { suppression: base, ..plain.clone() };
         let policy = Policy { base: Arc::new(base), rules: special.map(rule).into_iter().collect() };
-        self.process(replica).reload(&Configuration { settings, policy });
+        self.process(replica).reload(&Configuration { settings, policy, gate });
     }
 
     /// Sets a label under a name at any replica, whatever waits or is in doubt.

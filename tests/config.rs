@@ -309,6 +309,10 @@ fn limits_come_from_the_plugins_own_file() {
     for text in [format!("limits:\n{indented}"), format!("limits:\n{list}")] {
         assert_eq!(parse(&text).unwrap().access, config.access, "{text}");
     }
+    // A change of a named file is one of its key.
+    fs::write(&limits, format!("{plugin}- {{type: User, qps: 1, burst: 5}}\n")).unwrap();
+    let changed = load(Some(&path), &Overrides::default()).unwrap();
+    assert_eq!(config.reload_diff(&changed).at_run_time, ["limitsFile"]);
     fs::write(&limits, format!("{plugin}- {{type: Node, qps: 0}}\n")).unwrap();
     let errors = load(Some(&path), &Overrides::default()).unwrap_err();
     assert_eq!(errors.to_string().lines().count(), 3, "{errors}");

@@ -59,8 +59,13 @@ impl Config {
         format!("{:016x}", hash_of(self.to_yaml().as_bytes()))
     }
 
-    /// Returns the fields that `new` changes. Rules count as one field, `correlation.rules`.
+    /// Returns the fields that `new` changes. Rules count as one field, `correlation.rules`, and a file that a key names
+    /// belongs to that key.
     pub fn reload_diff(&self, new: &Self) -> ReloadDiff {
+        let files = [
+            ("limitsFile", self.limits_file.is_some() && self.access.limits != new.access.limits),
+            ("shadowFile", self.shadow.is_some() && self.shadow != new.shadow),
+        ];
         let [old, new] = [self, new].map(|config| {
             let mut found = BTreeMap::new();
             leaves("", config.tree(), &mut found);
@@ -72,6 +77,11 @@ impl Config {
         for (path, _) in changed.chain(added) {
             let list = if applies_at_run_time(path) { &mut diff.at_run_time } else { &mut diff.at_restart };
             list.push(path.clone());
+        }
+        for (path, _) in files.into_iter().filter(|(_, differs)| *differs) {
+            if !diff.at_run_time.iter().any(|known| known == path) {
+                diff.at_run_time.push(path.to_owned());
+            }
         }
         diff
     }

@@ -42,7 +42,8 @@ impl<V> LruMap<V> {
         self.0.demote(&key);
     }
 
-    fn evict_to(&mut self, len: usize) {
+    /// Evicts entries beyond `len`.
+    pub(super) fn evict_to(&mut self, len: usize) {
         while self.0.len() > len {
             self.0.pop_lru();
         }

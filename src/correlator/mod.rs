@@ -113,6 +113,18 @@ impl Correlator {
         self.groups.len() + self.observations.len() + self.buckets.as_ref().map_or(0, |buckets| buckets.len())
     }
 
+    /// Evicts what no settings of a reloaded policy allow: entries beyond the largest cache, and budgets that pay for
+    /// nothing.
+    pub fn follow(&mut self, policy: &Policy) {
+        let largest = policy.all().map(|settings| settings.lru_cache_size.get()).max().unwrap_or_default();
+        self.groups.evict_to(largest);
+        self.observations.evict_to(largest);
+        self.buckets.take_if(|_| policy.all().all(|settings| settings.suppression == Suppression::Defer));
+        if let Some(buckets) = &mut self.buckets {
+            buckets.evict_to(largest);
+        }
+    }
+
     /// Returns the observation that `event` would count on, without counting it.
     pub fn find(&self, event: &Event, keys: &Keys, now: Now, settings: &Settings) -> Option<&Observation> {
         if settings.correlation == Correlation::Off {

@@ -107,6 +107,11 @@ impl Policy {
         all.filter(move |(_, settings)| merges(settings)).map(|(number, _)| number)
     }
 
+    /// Returns the settings of the base and of each rule.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Settings> {
+        std::iter::once(&self.base).chain(self.rules.iter().map(|rule| &rule.settings)).map(AsRef::as_ref)
+    }
+
     /// Whether such an event is correlated, or only passed on.
     pub fn correlates(&self, event: &Event) -> bool {
         self.select(event).correlation == Correlation::On

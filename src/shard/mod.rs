@@ -185,6 +185,11 @@ impl Shard {
     pub fn reload(&mut self, settings: Settings, before: &Policy, policy: &Policy, now: Now) {
         self.outbox.reload(&settings.outbox, self.secret, [before, policy], now);
         self.forget_folded(now);
+        for (_, correlator) in self.sources.iter_mut() {
+            let tracked = correlator.tracked_keys();
+            correlator.follow(policy);
+            self.tracked_keys.replace(tracked, correlator.tracked_keys());
+        }
         self.explain.set_settings(settings.explain);
         self.settings = settings;
     }

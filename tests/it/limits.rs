@@ -150,6 +150,31 @@ async fn a_lowered_limit_takes_as_much_from_each_shard() {
     bench.finish().await;
 }
 
+/// Fault: entries beyond a lowered `lruCacheSize`, and unused budgets after `drop` became `defer`, counted as tracked
+/// until their source was evicted.
+#[tokio::test(start_paused = true)]
+async fn caches_shrink_with_a_reload() {
+    let settings = |suppression, size| {
+        let lru_cache_size = NonZeroUsize::new(size).unwrap();
+        correlator::Settings { suppression, lru_cache_size, ..correlator::Settings::default() }
+    };
+    let correlator = settings(Suppression::Drop, 100);
+    let mut bench = Bench::with(Options { correlator, shards: Some(1), ..Options::default() });
+    for object in 0..10 {
+        bench.offer(event("node-1", &format!("web-{object}"), "BackOff", "m"));
+    }
+    bench.settle().await;
+    assert_eq!(bench.shards.sizes().tracked_keys, 30);
+    for (suppression, size, expected) in
+        [(Suppression::Drop, 4, 12), (Suppression::Defer, 4, 8), (Suppression::Defer, 100, 8)]
+    {
+        let base = settings(suppression, size).into();
+        bench.shards.reload(&shard::Settings::default(), correlator::Policy { base, rules: Vec::new() });
+        assert_eq!(bench.shards.sizes().tracked_keys, expected);
+    }
+    bench.finish().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_event_without_a_token_is_written_with_the_next_one() {
     let correlator = correlator::Settings { burst_size: 2, qps: 0.1, ..correlator::Settings::default() };

@@ -224,3 +224,43 @@ async fn explain_names_the_rule_and_the_rate_that_are_active() {
     program.settle().await;
     program.stop().await;
 }
+
+/// Every live key that needs no file and no caller.
+const LIVE: &str = "
+log: {level: debug}
+upstream: {maxInFlight: 3, qps: 5, burst: 6, backoff: {initial: 7ms, max: 8s}}
+correlation:
+  {profile: client-go-legacy, suppression: drop, lruCacheSize: 9, burstSize: 10, qps: 11, groupBurstSize: 12,
+  groupQps: 13, maxEvents: 14, maxInterval: 15s, localKey: [message, reason], messages: normalized, messagePrefix: m,
+  keyEncoding: concatenated, countOverflow: wrap, naming: deterministic, maxSources: 16, maxTrackedKeys: 17,
+  rules: [{match: {reason: A}, set: {qps: 18}}]}
+outbox:
+  {coalesceInterval: 19s, maxRecords: 20, sourcePercent: 21, maxBytes: 22Mi, maxAge: 23s, maxBudgets: 24,
+  digest: {after: 25, maxAge: 26s, messageBytes: 128, reasons: 28}, storm: {after: 29s, maxGroups: 30}}
+explain: {enabled: true, maxBytes: 31Mi, series: 32, messages: 33}
+fairness: {maxInFlight: 34, callerPercent: 35, maxWaiting: 36}
+limits: [{type: Server, qps: 37, burst: 38}]
+shutdown: {drainTimeout: 39s, grace: 40ms}
+";
+
+#[tokio::test]
+async fn a_reload_shows_and_limits_what_a_start_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let shown = async |program: Program| {
+        let config = program.admin().await.get("/config").await.text();
+        let of_settings = |name: &str| {
+            let ends = ["_limit", "_limit_bytes", "_ceiling_tokens"];
+            ends.iter().any(|end| name.ends_with(end)) || name.starts_with("eventweir_config_info")
+        };
+        let limits: Vec<_> = program.metrics().await.into_iter().filter(|(name, _)| of_settings(name)).collect();
+        assert_eq!(limits.len(), 8, "{limits:?}");
+        program.stop().await;
+        (config, limits)
+    };
+    let started = shown(program(&path, LIVE).await).await;
+    let reloaded = program(&path, "").await;
+    write(&path, LIVE);
+    assert!(reloaded.app.reload());
+    assert_eq!(shown(reloaded).await, started);
+}

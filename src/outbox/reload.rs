@@ -55,12 +55,14 @@ impl Outbox {
     fn recharge(&mut self, id: RecordId, secret: KeySecret, [before, after]: [&Policy; 2], now: Now) {
         let Some(record) = self.records.get(&id) else { return };
         let (event, kind, source, budget) = (self.sample(record), record.kind, record.source, record.budget);
-        let settings = after.select(&event);
-        let is_free = settings.correlation == Correlation::Off || settings.suppression == Suppression::Drop;
-        if is_free || budget == BudgetId::prepaid(source) {
+        if budget == BudgetId::prepaid(source) {
             return;
         }
-        let (rate, group) = (Rate { qps: settings.qps, burst: settings.burst_size }, settings.group);
+        let settings = after.select(&event);
+        // New events are paid for by the correlator, or are free, and have no group then.
+        let is_owed = settings.correlation == Correlation::On && settings.suppression == Suppression::Defer;
+        let (rate, group) =
+            (Rate { qps: settings.qps, burst: settings.burst_size }, settings.group.filter(|_| is_owed));
         let [was, is] = [before.select(&event), settings].map(|settings| secret.keys(&event, settings).spam());
         let to = if was == is || kind.folds() { budget } else { BudgetId::of_spam_key(source, is) };
         let fills_otherwise = |budget: &Budget| budget.fills_otherwise(rate);
@@ -102,7 +104,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::clock::Now;
-    use crate::correlator::{Field, KeySecret, Matches, Pattern, Policy, Rate, Rule, Settings};
+    use crate::correlator::{Field, KeySecret, Matches, Pattern, Policy, Rate, Rule, Settings, Suppression};
     use crate::event::Event;
     use crate::outbox::{self, Answer, GroupSettings, Request};
     use crate::shard::{self, Shard};
@@ -191,6 +193,9 @@ mod tests {
         let (none, some) = (policy(2, 0.0, None), policy(2, 1.0, None));
         assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &some)), (vec![1; 2], vec![1; 2]));
         assert_eq!(reloaded(of_one_object(8), (&same, &some), (&same, &none)), (vec![1; 2], vec![]));
+        let drop = Settings { suppression: Suppression::Drop, ..(*some.base).clone() };
+        let drop = Policy { base: Arc::new(drop), rules: Vec::new() };
+        assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &drop)), (vec![1; 2], vec![1; 2]));
         // A digest is of the rule of its events.
         let matches = Matches { reason: vec![Pattern::Prefix("Reason".into())], ..Matches::default() };
         let ruled = Policy { rules: vec![Rule { matches, settings: Arc::clone(&some.base) }], ..none };

@@ -32,7 +32,8 @@ impl App {
             };
             let read = config::file_hash(path).ok();
             let is_changed = read.is_some() && read != known;
-            known = read.or(known);
+            // A requested reload is refused without the file, which may come back as it was.
+            known = if asked { read } else { read.or(known) };
             if (asked || is_changed) && self.reload() {
                 return;
             }

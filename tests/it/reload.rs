@@ -123,6 +123,35 @@ async fn a_reload_can_be_requested_over_http() {
     program.stop().await;
 }
 
+/// Fault: a file that came back as it was left the metric at 0.
+#[tokio::test]
+async fn a_file_that_comes_back_after_a_refused_reload_is_applied() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "").await;
+    let is_successful = |value| {
+        let line = format!("\neventweir_config_last_reload_successful {value}\n");
+        program.app.metrics_text().contains(&line)
+    };
+    let app = std::sync::Arc::clone(&program.app);
+    let mut following = tokio::task::JoinSet::new();
+    following.spawn(async move {
+        loop {
+            app.follow_config().await;
+        }
+    });
+    tokio::task::yield_now().await;
+    std::fs::remove_file(&path).unwrap();
+    program.admin().await.send("POST", "/-/reload", &[], b"").await;
+    program.until("it is refused", || is_successful(0)).await;
+    write(&path, "");
+    tokio::time::pause();
+    program.until("it is applied", || is_successful(1)).await;
+    tokio::time::resume();
+    following.abort_all();
+    program.stop().await;
+}
+
 /// Fault: the change was only seen if the file changed again.
 #[tokio::test]
 async fn a_change_between_loading_and_following_is_applied() {

@@ -138,6 +138,7 @@ fn nothing_given_is_the_default() {
     assert_eq!(parse("# nothing\n---\n").unwrap(), Config::default());
     assert_eq!(parse(&Config::default().to_yaml()).unwrap(), Config::default());
     assert_eq!(parse("correlation: {qps: 1/300}").unwrap(), Config::default());
+    assert_eq!(parse("{listen: localhost:8080, adminListen: localhost:9090}").unwrap(), Config::default());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! `--print-config`.
 
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -228,19 +228,25 @@ pub(super) fn rate(most: f32, zero: Option<&'static str>) -> Form<'static, f32> 
     )
 }
 
-/// A value that `FromStr` reads and `Display` writes.
-fn parsed<T: FromStr + Display + 'static>(allowed: &'static str) -> Form<'static, T> {
-    Form::of_text(string(), allowed, |text| text.parse().ok(), |value: &T| json!(value.to_string()))
+/// An address that `FromStr` reads and `Display` writes; `localhost` is 127.0.0.1.
+fn address_of<T: FromStr + Display + 'static>(allowed: &'static str) -> Form<'static, T> {
+    let read = |text: &str| match text.strip_prefix("localhost:") {
+        Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST).parse().ok(),
+        None => text.parse().ok(),
+    };
+    Form::of_text(string(), allowed, read, |value: &T| json!(value.to_string()))
 }
 
 /// An IP address and a port, or a Unix domain socket.
 pub(super) fn listen_address() -> Form<'static, Address> {
-    parsed("an IP address and a port such as 127.0.0.1:8080 or [::]:8080, or unix: and an absolute path")
+    address_of(
+        "localhost or an IP address, and a port, such as 127.0.0.1:8080 or [::]:8080, or unix: and an absolute path",
+    )
 }
 
 /// An IP address and a port.
 pub(super) fn address() -> Form<'static, SocketAddr> {
-    parsed("an IP address and a port such as 127.0.0.1:8080 or [::]:8080")
+    address_of("localhost or an IP address, and a port, such as 127.0.0.1:8080 or [::]:8080")
 }
 
 pub(super) fn expressions() -> Form<'static, Vec<SmolStr>> {

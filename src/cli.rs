@@ -313,7 +313,7 @@ fn tables_of_top() -> impl TypedValueParser<Value = By> {
 pub struct Remote {
     /// Address of eventweir, such as https://eventweir:8443 or unix:/run/eventweir.sock. `explain` takes several,
     /// because a replica finds only events that it has received itself.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, value_name = "URL", env = "EVENTWEIR_SERVER", default_value = "http://127.0.0.1:8080")]
     pub server: Vec<String>,
     /// File with the bearer token to send.
     #[arg(long, value_name = "FILE")]

@@ -308,7 +308,7 @@ fn a_kubeconfig_that_cannot_be_used_is_an_error_of_the_configuration() {
     let output = eventweir(&["serve", "--upstream", "apiserver", "--kubeconfig", "/no/such/file", "--listen", &listen]);
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
-    assert!(text.contains("reading the kubeconfig /no/such/file"), "{text}");
+    assert!(text.contains("reading the kubeconfig /no/such/file: No such file"), "{text}");
     let output = eventweir(&["serve", "--kubeconfig", "/no/such/file", "--listen", &listen]);
     assert_eq!(output.status.code(), Some(64));
     assert!(stderr(&output).contains("allowed with --upstream apiserver"), "{}", stderr(&output));
@@ -541,6 +541,10 @@ fn a_client_command_says_why_it_has_no_answer() {
     let output = eventweir(&["explain", "pod/web-0", "--server", &format!("http://{free}")]);
     let text = stderr(&output);
     assert!(output.status.code() == Some(1) && text.contains("Connection refused"), "{text}");
+    let mut top = Command::new(env!("CARGO_BIN_EXE_eventweir"));
+    let text =
+        stderr(&top.args(["top", "--once"]).env("EVENTWEIR_SERVER", format!("http://{free}/")).output().unwrap());
+    assert!(text.contains(&free.to_string()) && text.contains("Connection refused"), "{text}");
 }
 
 /// A replica knows only the events that it has received.

@@ -129,9 +129,13 @@ pub(super) async fn service(
 
 pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     let options = KubeConfigOptions { context: settings.context.clone(), ..KubeConfigOptions::default() };
-    let failed = |error: KubeconfigError| Error::Kubeconfig {
-        path: settings.kubeconfig.clone(),
-        source: Unread::because(&error),
+    let failed = |error: KubeconfigError| {
+        let source = match (&settings.kubeconfig, &error) {
+            // The path once.
+            (Some(_), KubeconfigError::ReadConfig(cause, _)) => Unread::because(cause),
+            _ => Unread::because(&error),
+        };
+        Error::Kubeconfig { path: settings.kubeconfig.clone(), source }
     };
     let config = match (&settings.kubeconfig, &settings.context) {
         (Some(path), _) => {

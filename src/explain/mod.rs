@@ -93,8 +93,8 @@ pub struct Store {
     places: std::collections::HashMap<Key, usize, BuildKeyHasher>,
     /// Occurrences that are counted in runs only.
     runs: Runs,
-    /// Occurrences and writes per minute.
-    flow: [Minutes; 2],
+    /// Occurrences, writes and losses per minute; losses also if nothing else is kept.
+    flow: [Minutes; 3],
     /// How often each rule was chosen; the first counts events that no rule matches.
     // LIMIT: one per rule, and one.
     rule_hits: Vec<u64>,
@@ -153,7 +153,7 @@ impl Store {
             group_bytes: Share::default(),
             places: std::collections::HashMap::default(),
             runs: Runs::default(),
-            flow: [Minutes::default(); 2],
+            flow: [Minutes::default(); 3],
             rule_hits: Vec::new(),
             rejected: 0,
             forgotten_until: None,
@@ -404,6 +404,11 @@ impl Store {
         if let Some(fact) = self.objects.peek_mut(&spot.object).and_then(|history| history.fact_at(spot)) {
             fact.receive(number, now);
         }
+    }
+
+    /// Counts lost occurrences.
+    pub fn lose(&mut self, number: u64, now: Now) {
+        self.flow[2].add(now.mono, u32::try_from(number).unwrap_or(u32::MAX));
     }
 
     /// Notes an answer of the upstream, a refusal or a deletion that concerns a fact.

@@ -69,8 +69,8 @@ impl Store {
         &self.groups
     }
 
-    /// Returns occurrences and writes per minute, the newest first.
-    pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 2] {
+    /// Returns occurrences, writes and losses per minute, the newest first.
+    pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 3] {
         self.flow.map(|minutes| minutes.list(now))
     }
 

@@ -256,14 +256,15 @@ impl Face {
         })
     }
 
-    /// Returns occurrences and writes per minute of the last hour, the oldest first. Like the account, for all
+    /// Returns occurrences, writes and losses per minute of the last hour, the oldest first. Like the account, for all
     /// namespaces only.
     fn per_minute(&self, namespace: Option<&str>) -> Value {
         if namespace.is_some_and(|namespace| !namespace.is_empty()) {
             return Value::Null;
         }
-        let [received, written] = self.0.shards.flow().map(|minutes| minutes.into_iter().rev().collect::<Vec<u64>>());
-        json!({ "received": received, "written": written })
+        let flow = self.0.shards.flow().map(|minutes| minutes.into_iter().rev().collect::<Vec<u64>>());
+        let [received, written, lost] = flow;
+        json!({ "received": received, "written": written, "lost": lost })
     }
 
     /// Returns the ledger. It counts all namespaces, so only callers that may see all of them get it.

@@ -15,7 +15,7 @@ use crate::explain::{
     Unseen, Verdict, Window, stamp,
 };
 use crate::ledger::RejectReason;
-use crate::outbox::{Answer, Forgotten, Kind, MESSAGES, Request, Settlement, Write, has_any_tag};
+use crate::outbox::{Answer, Forgotten, Kind, LostReason, MESSAGES, Request, Settlement, Write, has_any_tag};
 
 /// LIMIT: objects in the answer of one shard.
 const OBJECTS: usize = 20;
@@ -127,6 +127,14 @@ impl Shard {
         }
         if settlement.feedback.as_ref().is_some_and(|feedback| feedback.settled == Settled::Forgotten) {
             self.explain.ended(self.explain.object(*spot), record);
+        }
+    }
+
+    /// Counts occurrences as lost.
+    pub(super) fn lose(&mut self, reason: LostReason, number: u64, now: Now) {
+        self.ledger.lose(reason, number);
+        if number > 0 {
+            self.explain.lose(number, now);
         }
     }
 
@@ -444,9 +452,9 @@ impl Shards {
         each.fold(Unseen::default(), Unseen::plus)
     }
 
-    /// Returns occurrences and writes per minute, the newest first.
-    pub fn flow(&self) -> [[u64; MINUTES]; 2] {
-        let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 2]);
+    /// Returns occurrences, writes and losses per minute, the newest first.
+    pub fn flow(&self) -> [[u64; MINUTES]; 3] {
+        let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 3]);
         for index in 0..self.count() {
             let flow = self.with(index, |shard, _| shard.kept().flow(now));
             for (sum, number) in sum.iter_mut().flatten().zip(flow.into_iter().flatten()) {

@@ -100,7 +100,7 @@ impl Shard {
     /// Returns the tickets of clients that waited for it.
     pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
         let (lost, waiting) = self.outbox.forget(handle.record, now);
-        self.ledger.lose(LostReason::Deleted, lost.total());
+        self.lose(LostReason::Deleted, lost.total(), now);
         self.note_deletion(handle, lost.total(), now);
         self.tell(handle, &Settled::Forgotten);
         waiting

@@ -293,7 +293,7 @@ impl Shard {
             Verdict::Pass => Payment::Paid,
             Verdict::Owe { rate } => Payment::Owed { rate },
             Verdict::Drop => {
-                self.ledger.lose(LostReason::Suppressed, u64::from(occurrences));
+                self.lose(LostReason::Suppressed, u64::from(occurrences), now);
                 let (outcome, counts_on) = (Outcome::Dropped, decision.record);
                 return Accepted { outcome, wakes_delivery: false, record: None, counts_on, correlation };
             }
@@ -382,7 +382,7 @@ impl Shard {
     fn carry_out(&mut self, settlement: &Settlement, now: Now) {
         self.ledger.write(settlement.written);
         if let Some((reason, lost)) = settlement.lost {
-            self.ledger.lose(reason, lost.total());
+            self.lose(reason, lost.total(), now);
         }
         if let Some(feedback) = &settlement.feedback {
             self.tell_correlator(feedback.source, feedback.key, feedback.record, &feedback.settled);

@@ -103,6 +103,23 @@ async fn while_draining_it_is_not_ready_but_alive() {
     assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (1, 0));
 }
 
+/// Losses of long ago do not hide the state of now.
+#[tokio::test]
+async fn the_page_warns_of_the_losses_of_the_last_ten_minutes() {
+    let program = start("correlation: {suppression: drop, burstSize: 1}\nexplain: {enabled: false}\n").await;
+    let (admin, client) = (&mut program.admin().await, &mut program.client().await);
+    for _ in 0..4 {
+        client.post(&plain()).await;
+    }
+    let page = admin.get("/").await.text();
+    assert!(page.contains("! LOSING: 3 occurrences in the last ten minutes; by reason below."), "{page}");
+    program.clock.advance(Duration::from_secs(660));
+    let page = admin.get("/").await.text();
+    assert!(page.contains("OK: everything accepted is shown or waits."), "{page}");
+    assert!(page.contains("<dt>lost</dt><dd>3</dd>"), "{page}");
+    program.stop().await;
+}
+
 /// The newest answer counts: losses in one namespace are not the state of all.
 #[tokio::test]
 async fn an_upstream_that_forbids_writing_shows_in_readiness_and_metrics_until_it_allows_it() {

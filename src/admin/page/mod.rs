@@ -28,6 +28,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// Most rows of a table.
 const ROWS: usize = 15;
+/// Minutes whose losses are an alarm.
+const TEN: usize = 10;
 /// Text instead of events, if other machines reach the port without authentication.
 const HIDDEN: &str =
     "Other machines reach this port without authentication, so it shows no events; see --web.config.file.";
@@ -157,7 +159,8 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let account = &top["account"];
     let full = full(&admin);
     let mut html = Html::default();
-    let alarm = alarm(&admin, total(account, "lost"), full);
+    let lost = top["perMinute"]["lost"].as_array().into_iter().flatten().rev().take(TEN);
+    let alarm = alarm(&admin, lost.filter_map(Value::as_u64).sum(), full);
     let class = if alarm.starts_with("OK") { "good" } else { "alarm" };
     html.tag("<p id=\"alarm\" aria-live=\"polite\"><span class=\"").tag(class).tag("\">").text(&alarm);
     html.tag("</span></p><div id=\"live\"><dl class=\"numbers\">");
@@ -303,7 +306,7 @@ fn alarm(admin: &Admin, lost: u64, full: usize) -> String {
     } else if let Some((check, _)) = failed {
         format!("! NOT READY: {check}")
     } else if lost > 0 {
-        format!("! LOST: {lost} occurrences since the start; by reason below.")
+        format!("! LOSING: {lost} occurrences in the last ten minutes; by reason below.")
     } else {
         "OK: everything accepted is shown or waits.".to_owned()
     }

@@ -187,6 +187,7 @@ pub(super) fn check_top(top: &Value, received: u64, balance: &Balance) {
     assert_eq!(top["account"]["received"], ledger.received());
     assert_eq!(top["account"]["written"], ledger.total_written());
     assert_eq!(sum(&top["perMinute"]["received"]), received, "{top:#}");
+    assert_eq!(sum(&top["perMinute"]["lost"]), ledger.total_lost(), "{top:#}");
     let writes = sum(&top["perMinute"]["written"]);
     for table in ["objects", "reasons", "components", "namespaces"] {
         assert_eq!(rows(table, "received"), received, "{table}: {top:#}");

@@ -1,5 +1,6 @@
 //! The blocking part of the spool: opens the file, replaces a damaged one, and commits.
 
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use super::medium::Medium;
@@ -12,6 +13,8 @@ use crate::outbox::{Changes, Entry};
 pub struct Keeper {
     medium: Arc<dyn Medium>,
     store: Option<Store>,
+    /// Device and inode of the open file.
+    identity: (u64, u64),
     /// Identifies the commits of this process.
     process: u64,
     secret: KeySecret,
@@ -47,6 +50,7 @@ impl Keeper {
         Self {
             medium,
             store: None,
+            identity: (0, 0),
             process,
             secret,
             secret_taken: false,
@@ -91,6 +95,7 @@ impl Keeper {
             }
             Err(error @ (Error::Busy | Error::Unavailable(_))) => return Err(error),
         };
+        self.identity = self.medium.identity().map_err(|error| unavailable(&error))?;
         self.store = Some(store);
         if self.begun && content.process != Some(self.process) {
             self.begun = false;
@@ -114,13 +119,12 @@ impl Keeper {
     }
 
     fn set_aside(&self) -> Result<(String, Vec<Entry>), Error> {
-        let unavailable = |error: std::io::Error| Error::Unavailable(error.to_string());
-        let name = self.medium.set_aside().map_err(unavailable)?;
+        let name = self.medium.set_aside().map_err(|error| unavailable(&error))?;
         let salvaged = if self.restored {
             // This process has all its commits in memory.
             Vec::new()
         } else {
-            store::salvage(&mut *self.medium.aside().map_err(unavailable)?)
+            store::salvage(&mut *self.medium.aside().map_err(|error| unavailable(&error))?)
         };
         Ok((name, salvaged))
     }
@@ -136,7 +140,7 @@ impl Keeper {
         }
         self.round += 1;
         let begin = (!self.begun).then_some((self.process, self.secret));
-        match store.commit(changes, self.round, begin) {
+        match store.commit(changes, self.round, begin).and_then(|entries| self.is_in_place().map(|()| entries)) {
             Ok(entries) => {
                 (self.begun, self.entries) = (true, entries);
                 Ok(true)
@@ -148,6 +152,16 @@ impl Keeper {
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Fails if the open file was removed or replaced. A commit into it is durable for no other process.
+    fn is_in_place(&self) -> Result<(), Error> {
+        match self.medium.identity() {
+            Ok(identity) if identity != self.identity => Err(Error::Unavailable("its file was replaced".to_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(unavailable(&error)),
+            // An open file can be written even if its directory cannot be reached any more.
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 
@@ -171,4 +185,8 @@ impl Keeper {
     pub fn bytes(&self) -> u64 {
         self.medium.bytes()
     }
+}
+
+fn unavailable(error: &io::Error) -> Error {
+    Error::Unavailable(error.to_string())
 }

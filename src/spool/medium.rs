@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use redb::{Builder, Database, DatabaseError};
@@ -29,6 +29,12 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// When it cannot be read.
     fn aside(&self) -> io::Result<Box<dyn Read + '_>>;
+
+    /// Returns device and inode of the file at the location now. No other file has them while it is open.
+    ///
+    /// # Errors
+    /// When there is no file, or it cannot be reached.
+    fn identity(&self) -> io::Result<(u64, u64)>;
 
     /// Returns the bytes of the file.
     fn bytes(&self) -> u64;
@@ -74,6 +80,10 @@ impl Medium for Directory {
 
     fn aside(&self) -> io::Result<Box<dyn Read + '_>> {
         Ok(Box::new(File::open(self.damaged())?))
+    }
+
+    fn identity(&self) -> io::Result<(u64, u64)> {
+        fs::metadata(self.file()).map(|metadata| (metadata.dev(), metadata.ino())).map_err(named(&self.file()))
     }
 
     fn bytes(&self) -> u64 {

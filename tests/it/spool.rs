@@ -268,3 +268,30 @@ fn the_directory_is_created_and_its_file_is_private() {
     std::fs::write(&file, "").unwrap();
     assert!(matches!(keeper(&file).open(), Err(Error::Unavailable(_))));
 }
+
+/// Fault: commits went on into a file that nobody could open again, and `durable` was answered.
+#[test]
+fn a_file_that_was_removed_or_replaced_is_not_written_any_more() {
+    let removed = |place: &Path| std::fs::remove_dir_all(place).unwrap();
+    let replaced = |place: &Path| {
+        std::fs::copy(place.join("spool.redb"), place.join("copy")).unwrap();
+        std::fs::rename(place.join("copy"), place.join("spool.redb")).unwrap();
+    };
+    for vanish in [&removed as &dyn Fn(&Path), &replaced] {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("spool");
+        let keeper = |process| Keeper::new(Arc::new(Directory(place.clone())), process, KeySecret(1, 2));
+        let mut first = keeper(1);
+        first.open().unwrap();
+        first.commit(&changes(&Owed::from([(1, Some(1))]))).unwrap();
+        vanish(&place);
+        let owed = Owed::from([(1, Some(1)), (2, Some(2))]);
+        assert!(matches!(first.commit(&changes(&owed)), Err(Error::Unavailable(_))));
+        let opened = first.open().unwrap();
+        first.commit(&changes(&owed)).unwrap();
+        drop(first);
+        assert_eq!(found(&keeper(2).open().unwrap()), BTreeMap::from([(1, 1), (2, 2)]));
+        // What the failed commit had is committed again. Nothing is restored from a copy.
+        assert!(opened.entries.is_empty());
+    }
+}

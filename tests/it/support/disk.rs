@@ -112,6 +112,10 @@ impl Medium for Disk {
         Ok(Box::new(io::Cursor::new(self.0.lock().aside.clone())))
     }
 
+    fn identity(&self) -> io::Result<(u64, u64)> {
+        Ok((0, 0))
+    }
+
     fn bytes(&self) -> u64 {
         self.0.lock().seen.len() as u64
     }

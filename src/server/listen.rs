@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -80,18 +80,34 @@ pub fn may_bind(address: &Address, has_authentication: bool, insecure: bool) -> 
 pub enum Listener {
     /// A TCP listener.
     Tcp(TcpListener),
-    /// A Unix domain socket and its file.
-    Unix(UnixListener, SocketFile),
+    /// A Unix domain socket and its file, which is removed before the socket is closed.
+    Unix(SocketFile, UnixListener),
 }
 
-/// File of a bound Unix domain socket; removed when dropped.
+/// File of a bound Unix domain socket; removed when dropped, unless it is another process's by then.
 #[derive(Debug)]
-pub struct SocketFile(PathBuf);
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let _gone_already = std::fs::remove_file(&self.0);
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _gone_already = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 impl From<TcpListener> for Listener {
@@ -111,9 +127,9 @@ impl Listener {
             Address::Unix(path) => {
                 remove_stale(path).await?;
                 let listener = UnixListener::bind(path)?;
-                let file = SocketFile(path.clone());
+                let file = SocketFile::new(path)?;
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
-                Ok(Self::Unix(listener, file))
+                Ok(Self::Unix(file, listener))
             }
         }
     }
@@ -125,7 +141,7 @@ impl Listener {
     pub fn local(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Self::Unix(_, SocketFile(path)) => Ok(Address::Unix(path.clone())),
+            Self::Unix(file, _) => Ok(Address::Unix(file.path.clone())),
         }
     }
 
@@ -135,7 +151,7 @@ impl Listener {
                 let (stream, address) = listener.accept().await?;
                 Accepted::Tcp(stream, address)
             }
-            Self::Unix(listener, _) => Accepted::Unix(listener.accept().await?.0),
+            Self::Unix(_, listener) => Accepted::Unix(listener.accept().await?.0),
         })
     }
 
@@ -150,7 +166,7 @@ impl Listener {
                     Some(Accepted::Tcp(stream, address))
                 }))
             }
-            Self::Unix(listener, file) => {
+            Self::Unix(file, listener) => {
                 let listener = listener.into_std().ok();
                 Box::new(std::iter::from_fn(move || {
                     let _until_all_are_accepted = &file;
@@ -215,6 +231,14 @@ mod tests {
         assert_eq!(listener.local().unwrap(), address);
         assert_eq!(Listener::bind(&address).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(listener);
+        assert!(!path.exists());
+        // Fault: the file of a later process was removed.
+        let earlier = Listener::bind(&address).await.unwrap();
+        std::fs::remove_file(path).unwrap();
+        let later = Listener::bind(&address).await.unwrap();
+        drop(earlier);
+        assert!(path.exists());
+        drop(later);
         assert!(!path.exists());
         std::fs::write(path, "a file").unwrap();
         assert_eq!(Listener::bind(&address).await.unwrap_err().kind(), io::ErrorKind::AddrInUse);

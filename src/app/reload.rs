@@ -22,10 +22,17 @@ impl App {
         };
         let mut known = config::file_hash(path).ok();
         // The hash is newer than the active configuration: it would hide a change in between.
-        if self.is_behind() && self.reload() {
-            return;
-        }
+        let mut may_be_behind = true;
         loop {
+            if may_be_behind {
+                match config::load_again(Some(path), &self.source.overrides) {
+                    Ok(new) if self.config.lock().reload_diff(&new).is_empty() => may_be_behind = false,
+                    Ok(_) if self.reload() => return,
+                    Ok(_) => may_be_behind = false,
+                    // A file that cannot be read now is tried again, for example without a free file descriptor.
+                    Err(errors) => may_be_behind = errors.are_of_files(),
+                }
+            }
             let asked = tokio::select! {
                 () = self.admin.reload_asked() => true,
                 () = tokio::time::sleep(RELOAD_POLL) => false,
@@ -34,16 +41,13 @@ impl App {
             let is_changed = read.is_some() && read != known;
             // A requested reload is refused without the file, which may come back as it was.
             known = if asked { read } else { read.or(known) };
-            if (asked || is_changed) && self.reload() {
-                return;
+            if asked || is_changed {
+                if self.reload() {
+                    return;
+                }
+                may_be_behind = true;
             }
         }
-    }
-
-    /// Whether the file has a valid configuration that differs from the active one.
-    fn is_behind(&self) -> bool {
-        config::load_again(self.source.path.as_deref(), &self.source.overrides)
-            .is_ok_and(|new| !self.config.lock().reload_diff(&new).is_empty())
     }
 
     /// Loads the configuration again. An invalid one is refused and logged, and the old one stays active.

@@ -47,6 +47,11 @@ impl Errors {
         self.kept.is_empty()
     }
 
+    /// Whether the only errors are files that cannot be read.
+    pub fn are_of_files(&self) -> bool {
+        self.kept.iter().all(|error| matches!(error.problem, Problem::File(_)))
+    }
+
     /// Returns the value if there is no error.
     pub(super) fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }

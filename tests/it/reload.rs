@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use eventweir::app::ConfigSource;
@@ -292,4 +293,25 @@ async fn a_reload_shows_and_limits_what_a_start_does() {
     write(&path, LIVE);
     assert!(reloaded.app.reload());
     assert_eq!(shown(reloaded).await, started);
+}
+
+/// Fault: for example without a free file descriptor, the change was refused for good.
+#[tokio::test(start_paused = true)]
+async fn a_configuration_whose_files_cannot_be_read_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, limits) = (folder.path().join("eventweir.yaml"), folder.path().join("limits.yaml"));
+    let program = program(&path, "").await;
+    write(&path, &format!("limitsFile: {}\nexplain: {{series: 7}}\n", limits.display()));
+    assert!(!program.app.reload());
+    let app = Arc::clone(&program.app);
+    let mut following = tokio::task::JoinSet::new();
+    following.spawn(async move { app.follow_config().await });
+    // Several polls without the file.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(following.try_join_next().is_none());
+    std::fs::write(&limits, "limits: [{type: Server, qps: 1, burst: 1}]\n").unwrap();
+    let followed = tokio::time::timeout(Duration::from_secs(20), following.join_next()).await;
+    followed.expect("it is not tried again").unwrap().unwrap();
+    assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 1"));
+    program.stop().await;
 }

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -591,6 +592,37 @@ fn serve_writes_an_event_log_and_stops_in_order() {
     let outcomes: Vec<Value> =
         lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["outcome"].clone()).collect();
     assert_eq!(outcomes, ["created", "counted", "counted"]);
+}
+
+/// Fault: the first line that did not fit blocked the thread that logged it, and soon every thread.
+#[test]
+fn a_standard_error_that_is_never_read_blocks_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.sock");
+    let (mut full, _reader) = UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while full.write(b"\n").is_ok() {}
+    full.set_nonblocking(false).unwrap();
+    // `timeout`, so that the test fails instead of waiting forever.
+    let mut child = Command::new("timeout")
+        .args(["-s", "KILL", "30", env!("CARGO_BIN_EXE_eventweir"), "serve", "--log-level", "trace"])
+        .args(["--listen", &format!("unix:{}", path.display()), "--admin-listen", "127.0.0.1:0"])
+        .stderr(std::os::fd::OwnedFd::from(full))
+        .spawn()
+        .unwrap();
+    let mut client = loop {
+        assert_eq!(child.try_wait().unwrap(), None);
+        match UnixStream::connect(&path) {
+            Ok(client) => break client,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    client.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 /// Returns the number of occurrences that the process restored from the spool.

@@ -128,7 +128,7 @@ const MODULES: &[Row] = &[
         ],
         &[],
     ),
-    ("logging", &["config"], &["tracing", "tracing_subscriber"]),
+    ("logging", &["config"], &["parking_lot", "tracing", "tracing_subscriber"]),
     (
         "app",
         &[

@@ -315,6 +315,33 @@ fn a_kubeconfig_that_cannot_be_used_is_an_error_of_the_configuration() {
     assert!(stderr(&output).contains("allowed with --upstream apiserver"), "{}", stderr(&output));
 }
 
+/// Fault: the signal was handled only after the start.
+#[test]
+fn a_signal_ends_a_start_that_waits_for_an_exec_plugin() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo").display().to_string();
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let plugin = format!(
+        "{{apiVersion: client.authentication.k8s.io/v1, command: cat, args: ['{fifo}'], interactiveMode: Never}}"
+    );
+    let (_file, kubeconfig) = file(&format!(
+        "{{apiVersion: v1, kind: Config, current-context: x, contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
+         clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:1'}}}}], users: [{{name: u, user: {{exec: {plugin}}}}}]}}"
+    ));
+    // `timeout`, so that the test fails instead of waiting forever.
+    let mut child = Command::new("timeout")
+        .args(["--foreground", "-s", "KILL", "30", env!("CARGO_BIN_EXE_eventweir"), "serve", "--upstream", "apiserver"])
+        .args(["--kubeconfig", &kubeconfig, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Waits until the plugin reads.
+    let plugin = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    drop(plugin);
+}
+
 /// Fault: `NO_PROXY` had no effect.
 #[test]
 fn a_proxy_of_the_environment_is_an_error_unless_the_api_server_is_excepted() {

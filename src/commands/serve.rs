@@ -1,7 +1,9 @@
 //! `serve`: runs the proxy until a signal.
 
 use prometheus::Registry;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::spawn_blocking;
 
 use super::{Error, print, runtime};
 use crate::app::{self, App, ConfigSource, Listeners};
@@ -41,8 +43,17 @@ async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Res
     let registry = Registry::new();
     let clock = Clock::system();
     let metrics = upstream::Metrics::new(&registry).map_err(app::Error::from)?;
-    // The kubeconfig too is checked before a port is opened.
-    let upstream = app::connect(&config, &clock, metrics).await?;
+    // The kubeconfig too is checked before a port is opened. On a thread for blocking calls, because kube waits for exec
+    // plugins there.
+    let connecting = {
+        let (config, clock, runtime) = (config.clone(), clock.clone(), Handle::current());
+        spawn_blocking(move || runtime.block_on(app::connect(&config, &clock, metrics)))
+    };
+    let upstream = tokio::select! {
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+        connected = connecting => connected.map_err(|_panicked| Error::Broken)??,
+    };
     let listeners = Listeners::bind(&config).await?;
     let app = App::start(config, source, listeners, upstream, registry, clock)?;
     let broken = loop {

@@ -93,7 +93,7 @@ impl Keeper {
                 let (store, _) = self.read()?;
                 (store, Content { entries: salvaged, ..Content::default() })
             }
-            Err(error @ (Error::Busy | Error::Unavailable(_))) => return Err(error),
+            Err(error @ (Error::Busy | Error::Unavailable(_) | Error::NoThread)) => return Err(error),
         };
         self.identity = self.medium.identity().map_err(|error| unavailable(&error))?;
         self.store = Some(store);

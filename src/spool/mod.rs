@@ -16,6 +16,7 @@ mod medium;
 mod metrics;
 mod store;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use prometheus::Registry;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -71,6 +73,8 @@ struct Inner {
     /// Notified when a client waits for a commit.
     asked: Notify,
     degraded: AtomicBool,
+    /// Whether the last failure was that the system has no thread.
+    lacks_thread: AtomicBool,
 }
 
 /// The state that only one thread uses at a time.
@@ -135,6 +139,7 @@ impl Beginning {
             progress: watch::Sender::default(),
             asked: Notify::new(),
             degraded: AtomicBool::new(false),
+            lacks_thread: AtomicBool::new(false),
         }));
         let entries = match opened {
             Ok(opened) => spool.report(opened),
@@ -229,6 +234,10 @@ impl Spool {
         let round = self.0.started.fetch_add(1, Ordering::SeqCst) + 1;
         let disk = match disk {
             Ok(disk) => self.opened(disk, shards).await,
+            // What has the lock waits for a thread.
+            Err(_) if self.0.lacks_thread.load(Ordering::Relaxed) => {
+                on_thread(|| ()).and_then(|_idle| Err(no_answer()))
+            }
             Err(_) => Err(no_answer()),
         };
         let kept = match disk {
@@ -333,6 +342,7 @@ impl Spool {
 
     /// Continues in memory.
     fn degrade(&self, error: &Error) {
+        self.0.lacks_thread.store(matches!(error, Error::NoThread), Ordering::Relaxed);
         self.0.metrics.errors.inc();
         self.0.metrics.degraded.set(1);
         if !self.0.degraded.swap(true, Ordering::Relaxed) {
@@ -351,17 +361,23 @@ async fn blocking<T: Send + 'static>(
     act: impl FnOnce(&mut Disk) -> Result<T, Error> + Send + 'static,
 ) -> Result<(Locked, Result<T, Error>), Error> {
     let lock = Arc::clone(OwnedMutexGuard::mutex(&disk));
-    let task = tokio::task::spawn_blocking(move || {
+    let task = on_thread(move || {
         let mut disk = disk;
         let result = act(&mut disk);
         (disk, result)
-    });
+    })?;
     match timeout(PATIENCE, task).await {
         Ok(Ok(done)) => Ok(done),
         // It panicked and released the lock.
         Ok(Err(error)) => Ok((lock.lock_owned().await, Err(Error::Unavailable(error.to_string())))),
         Err(_) => Err(no_answer()),
     }
+}
+
+/// Runs `act` on a thread for blocking calls. After an error it runs once the system has a thread for a later call.
+fn on_thread<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>, Error> {
+    // tokio panics without a thread, after it has queued `act`.
+    catch_unwind(AssertUnwindSafe(|| spawn_blocking(act))).map_err(|_panic| Error::NoThread)
 }
 
 #[cfg(test)]
@@ -395,5 +411,18 @@ mod tests {
             }
             assert!(shards.accept(Event::default(), 1).is_ok());
         }
+    }
+    /// Fault: the panic ended the program.
+    #[test]
+    fn without_a_thread_for_it_the_spool_cannot_be_used() {
+        // No thread gets a stack of this size.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().thread_stack_size(1 << 50).build();
+        let (folder, secret) = (tempfile::tempdir().unwrap(), KeySecret(7, 9));
+        let (settings, clock) = (shard::Settings::default(), Clock::manual(0));
+        let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, secret, 1);
+        let medium = Arc::new(Directory(folder.path().to_owned()));
+        let spool = Beginning::new(medium, Duration::ZERO, secret, &Registry::new()).unwrap().restore(&shards);
+        assert!(!runtime.unwrap().block_on(spool.round(&shards, PATIENCE)));
+        assert!(spool.is_degraded());
     }
 }

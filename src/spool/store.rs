@@ -29,6 +29,9 @@ pub enum Error {
     /// The disk, the directory or the permissions prevent it.
     #[error("the spool cannot be used: {0}")]
     Unavailable(String),
+    /// The system has no thread for it.
+    #[error("the system has no thread for the spool")]
+    NoThread,
 }
 
 impl<T: Into<redb::Error>> From<T> for Error {

@@ -626,28 +626,35 @@ fn serve_writes_an_event_log_and_stops_in_order() {
 fn a_standard_error_that_is_never_read_blocks_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("eventweir.sock");
-    let (mut full, _reader) = UnixStream::pair().unwrap();
+    let (mut full, reader) = UnixStream::pair().unwrap();
     full.set_nonblocking(true).unwrap();
     while full.write(b"\n").is_ok() {}
     full.set_nonblocking(false).unwrap();
     // `timeout`, so that the test fails instead of waiting forever.
     let mut child = Command::new("timeout")
-        .args(["-s", "KILL", "30", env!("CARGO_BIN_EXE_eventweir"), "serve", "--log-level", "trace"])
+        .args(["-s", "KILL", "30", env!("CARGO_BIN_EXE_eventweir"), "serve", "--log-level", "debug"])
         .args(["--listen", &format!("unix:{}", path.display()), "--admin-listen", "127.0.0.1:0"])
         .stderr(std::os::fd::OwnedFd::from(full))
         .spawn()
         .unwrap();
-    let mut client = loop {
+    while UnixStream::connect(&path).is_err() {
         assert_eq!(child.try_wait().unwrap(), None);
-        match UnixStream::connect(&path) {
-            Ok(client) => break client,
-            Err(_) => std::thread::yield_now(),
-        }
+        std::thread::yield_now();
+    }
+    let answer = |request: &[u8]| {
+        let (mut client, mut answer) = (UnixStream::connect(&path).unwrap(), String::new());
+        client.write_all(request).unwrap();
+        client.read_to_string(&mut answer).unwrap();
+        answer
     };
-    client.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).unwrap();
+    // Each has a line, and 1,024 wait.
+    for _ in 0..1100 {
+        assert!(answer(b"no HTTP\r\n\r\n").starts_with("HTTP/1.1 400"));
+    }
+    let answer = answer(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    let mut lines = BufReader::new(reader).lines();
+    assert!(lines.any(|line| line.unwrap().contains("lines of the log were left out")));
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -128,7 +128,7 @@ const MODULES: &[Row] = &[
         ],
         &[],
     ),
-    ("logging", &["config"], &["parking_lot", "tracing", "tracing_subscriber"]),
+    ("logging", &["config"], &["tracing", "tracing_appender", "tracing_subscriber"]),
     (
         "app",
         &[

@@ -66,7 +66,7 @@ fn load(path: &Path, checks_files: bool) -> Result<AdminWeb, Errors> {
     let (web, errors) = raw.read_through(&Overrides::default(), checks_files, |section| {
         let is_given = section.has("tls_server_config");
         let tls = section.within("tls_server_config", |section| tls_settings(section, folder, is_given));
-        let users = section.entries("basic_auth_users", &hash()).into_iter().collect();
+        let users = section.secrets("basic_auth_users", &hash()).into_iter().collect();
         let headers = section.within("http_server_config", |section| section.within("headers", headers));
         AdminWeb { tls, web: Web { users, headers } }
     });

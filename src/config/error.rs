@@ -5,6 +5,7 @@ use std::fmt;
 use strsim::levenshtein;
 
 use super::raw::Origin;
+use crate::explain::is_safe;
 
 /// LIMIT: errors of one file; further ones are only counted.
 const ERRORS_MAX: usize = 100;
@@ -114,9 +115,9 @@ impl fmt::Display for Errors {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.origin {
-            Origin::Line(line) => write!(f, "{}:{line}: ", self.file)?,
+            Origin::Line(line) => write!(f, "{}:{line}: ", printable(&self.file))?,
             Origin::Flag(flag) => write!(f, "{flag}: ")?,
-            Origin::Nowhere => write!(f, "{}: ", self.file)?,
+            Origin::Nowhere => write!(f, "{}: ", printable(&self.file))?,
         }
         if !self.path.is_empty() {
             write!(f, "{}: ", cut(&self.path))?;
@@ -136,9 +137,16 @@ impl fmt::Display for Error {
 
 /// Cuts a value, and escapes its control characters.
 pub(super) fn cut(text: &str) -> String {
-    let mut shown: String = text.chars().take(VALUE_MAX).flat_map(char::escape_debug).collect();
-    if text.chars().nth(VALUE_MAX).is_some() {
-        shown.push('…');
+    let end = text.char_indices().nth(VALUE_MAX).map_or(text.len(), |(end, _)| end);
+    let (shown, rest) = text.split_at_checked(end).unwrap_or((text, ""));
+    printable(shown) + if rest.is_empty() { "" } else { "…" }
+}
+
+/// Escapes control characters; all else stays as it was written.
+fn printable(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars() {
+        if is_safe(c) { shown.push(c) } else { shown.extend(c.escape_debug()) }
     }
     shown
 }

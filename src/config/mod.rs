@@ -202,5 +202,6 @@ fn read_file(path: &Path) -> Result<String, String> {
     if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
         return Err("is larger than 1 MiB, the limit of a configuration file".to_owned());
     }
-    String::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))
+    let wrong = |error: std::string::FromUtf8Error| error.utf8_error().valid_up_to().saturating_add(1);
+    String::from_utf8(bytes).map_err(|error| format!("is not UTF-8 at byte {}", wrong(error)))
 }

@@ -74,11 +74,34 @@ impl Collector {
         self.push(node.origin, path, Problem::Value { value: shown(&node.value), allowed });
     }
 
-    /// Reads a value, or reports that it is not allowed.
+    /// Reports a value that may be a secret, without repeating it.
+    fn refuse_secret(&self, node: &Node, path: String, allowed: &str) {
+        self.push(node.origin, path, Problem::Value { value: "the value".to_owned(), allowed: allowed.to_owned() });
+    }
+
+    /// Reads a value, or reports that it is not allowed: the members that are wrong by themselves, or all of it.
     fn read_value<T>(&self, node: &Node, path: impl FnOnce() -> String, form: &Form<'_, T>) -> Option<T> {
         let value = form.read(&node.value);
         if value.is_none() {
-            self.refuse(node, path(), form.allowed().to_owned());
+            let (path, is_wrong) = (path(), |part: Value| form.read(&part).is_none());
+            let (number, wrong): (usize, Vec<_>) = match &node.value {
+                Value::List(members) => {
+                    let wrong =
+                        members.iter().enumerate().filter(|(_, node)| is_wrong(Value::List(vec![(*node).clone()])));
+                    (members.len(), wrong.map(|(number, node)| (format!("{path}[{number}]"), node)).collect())
+                }
+                Value::Map(entries) => {
+                    let wrong = entries.iter().filter(|entry| is_wrong(Value::Map(vec![(*entry).clone()])));
+                    (entries.len(), wrong.map(|entry| (format!("{path}.{}", entry.key), &entry.node)).collect())
+                }
+                Value::Null | Value::Scalar(_) => (0, Vec::new()),
+            };
+            // If every member is wrong, the form is probably not one of several members.
+            let parts = if wrong.len() < number { wrong } else { Vec::new() };
+            if parts.is_empty() {
+                self.refuse(node, path, form.allowed().to_owned());
+            }
+            parts.into_iter().for_each(|(path, node)| self.refuse(node, path, form.allowed().to_owned()));
         }
         value
     }
@@ -88,6 +111,11 @@ impl Collector {
         let entries: &[Entry] = match &node.value {
             Value::Map(entries) => entries,
             Value::Null => &[],
+            // A file that is no configuration may be a token or a key.
+            Value::Scalar(_) | Value::List(_) if path.is_empty() => {
+                self.refuse_secret(node, path.clone(), SECTION);
+                &[]
+            }
             Value::Scalar(_) | Value::List(_) => {
                 self.refuse(node, path.clone(), SECTION.to_owned());
                 &[]
@@ -186,17 +214,20 @@ impl<'a> Section<'a> {
         self.show(key, members);
     }
 
-    /// Reads each value of the map under `key`, whose keys are free.
-    pub(super) fn entries<T>(&mut self, key: &'static str, form: &Form<'_, T>) -> Vec<(String, T)> {
+    /// Reads each secret of the map under `key`, whose keys are free. Errors do not repeat the values.
+    pub(super) fn secrets<T>(&mut self, key: &'static str, form: &Form<'_, T>) -> Vec<(String, T)> {
         let Some(node) = self.take(key) else { return Vec::new() };
         let path = self.path_of(key);
         let Value::Map(entries) = &node.value else {
-            self.collector.refuse(node, path, SECTION.to_owned());
+            self.collector.refuse_secret(node, path, SECTION);
             return Vec::new();
         };
         let read = |Entry { key, node, .. }: &Entry| {
-            let value = self.collector.read_value(node, || format!("{path}.{key}"), form)?;
-            Some((key.clone(), value))
+            let value = form.read(&node.value);
+            if value.is_none() {
+                self.collector.refuse_secret(node, format!("{path}.{key}"), form.allowed());
+            }
+            Some((key.clone(), value?))
         };
         entries.iter().filter_map(read).collect()
     }

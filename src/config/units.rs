@@ -19,9 +19,17 @@ const SIZE_UNITS: [(&str, u64); 8] = [
 ];
 
 /// Parses numbers with units, such as `1h30m` or `1.5s`; `None` for anything else, also for a number without a unit.
+/// jiff alone would read `1,500ms` as 1.5 ms, and `1:30:00` without units.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    SpanParser::new().parse_unsigned_duration(text).ok()
+    SpanParser::new().parse_unsigned_duration(text).ok().filter(|_| !text.contains([',', ':']))
+}
+
+/// Whether YAML 1.1 would read the number as an octal one.
+pub(super) fn is_octal(text: &str) -> bool {
+    text.trim_start_matches(['+', '-'])
+        .strip_prefix('0')
+        .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// Returns the shortest text with whole numbers that [`parse_duration`] reads as `duration`.
@@ -32,7 +40,7 @@ pub(super) fn duration_text(duration: Duration) -> String {
 /// Parses plain bytes or a quantity: `1024`, `256Mi`, `3M`.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, suffix) = text.split_at_checked(end)?;
+    let (number, suffix) = text.split_at_checked(end).filter(|_| !is_octal(text))?;
     let unit = match suffix {
         "" => 1,
         suffix => SIZE_UNITS.iter().find(|(name, _)| *name == suffix)?.1,
@@ -55,7 +63,9 @@ pub(super) fn parse_rate(text: &str) -> Option<f32> {
     let number = |text: &str| {
         let text = text.trim();
         let plain = text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '-' | '+'));
-        text.parse::<f64>().ok().filter(|number| plain && number.is_finite() && !number.is_sign_negative())
+        text.parse::<f64>()
+            .ok()
+            .filter(|number| plain && !is_octal(text) && number.is_finite() && !number.is_sign_negative())
     };
     let rate = match text.split_once('/') {
         Some((above, below)) => narrow(number(above)? / number(below).filter(|below| *below > 0.0)?),
@@ -86,6 +96,7 @@ mod tests {
             ("-1", None),
             ("1.5Gi", None),
             ("99999999999Ti", None),
+            ("0100", None),
         ];
         for (text, bytes) in rows {
             assert_eq!(parse_size(text), bytes, "{text}");
@@ -101,8 +112,20 @@ mod tests {
         assert_eq!(parse_rate("0.0033333334"), Some(1.0 / 300.0));
         assert_eq!(parse_rate("0"), Some(0.0));
         assert_eq!(parse_rate("5"), Some(5.0));
-        for text in ["-1", "-0", "NaN", "inf", ".inf", "1/0", "1/-3", "1e39", "", "/", "1/2/3", "infinity"] {
+        for text in
+            ["-1", "-0", "NaN", "inf", ".inf", "1/0", "1/-3", "1e39", "", "/", "1/2/3", "infinity", "010", "1/010"]
+        {
             assert_eq!(parse_rate(text), None, "{text}");
+        }
+    }
+
+    /// Fault: `1,500ms` was 1.5 ms.
+    #[test]
+    fn durations_have_no_commas_or_colons() {
+        assert_eq!(parse_duration("1h30m"), Some(Duration::from_secs(5400)));
+        assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
+        for text in ["1,500ms", "1h, 2m", "00:01:00", "PT1M", "1d", "-1s", "5", ""] {
+            assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 

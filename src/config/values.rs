@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use smol_str::SmolStr;
 
 use super::raw::Value;
-use super::units::{duration_text, parse_duration, parse_rate, parse_size, size_text};
+use super::units::{duration_text, is_octal, parse_duration, parse_rate, parse_size, size_text};
 use crate::correlator::Field;
 use crate::correlator::Pattern;
 use crate::server::tls::CipherSuite;
@@ -182,7 +182,7 @@ where
 {
     let allowed = format!("a whole number from {} to {}", range.start(), range.end());
     let schema = json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
-    let read = move |text: &str| text.parse().ok().filter(|number| range.contains(number));
+    let read = move |text: &str| text.parse().ok().filter(|number| range.contains(number) && !is_octal(text));
     Form::of_text(schema, allowed, read, |number| json!(number))
 }
 
@@ -240,7 +240,7 @@ fn address_of<T: FromStr + Display + 'static>(allowed: &'static str) -> Form<'st
 /// An IP address and a port, or a Unix domain socket.
 pub(super) fn listen_address() -> Form<'static, Address> {
     address_of(
-        "localhost or an IP address, and a port, such as 127.0.0.1:8080 or [::]:8080, or unix: and an absolute path",
+        "localhost or an IP address, and a port, such as 127.0.0.1:8080 or [::]:8080, or unix: and an absolute path of at most 107 bytes",
     )
 }
 

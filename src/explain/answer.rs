@@ -184,10 +184,13 @@ pub fn stamp(nanos: i64) -> String {
     MicroTime::from_unix_nanos(nanos).to_string()
 }
 
+/// Whether a character neither controls a terminal nor changes the direction of the text.
+pub fn is_safe(c: char) -> bool {
+    !c.is_control() && !matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Replaces control characters that a terminal would obey, and cuts the text to at most `most` bytes.
 pub fn clean(text: &str, most: usize) -> String {
-    let is_safe =
-        |c: char| !c.is_control() && !('\u{202a}'..='\u{202e}').contains(&c) && !('\u{2066}'..='\u{2069}').contains(&c);
     let shown = |c: char| match c {
         '\n' | '\t' | '\r' => ' ',
         c if is_safe(c) => c,

@@ -16,7 +16,7 @@ mod tests;
 mod view;
 
 pub use answer::{
-    Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, Upstream, clean, stamp,
+    Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, Upstream, clean, is_safe, stamp,
 };
 pub use history::{Decision, Fact, History, Kept, Messages, Rates, Verdict};
 pub use marks::Marks;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -52,7 +53,10 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         match text.strip_prefix(UNIX) {
-            Some(path) if Path::new(path).is_absolute() => Ok(Self::Unix(PathBuf::from(path))),
+            // The system limits the length of the path.
+            Some(path) if Path::new(path).is_absolute() && unix::net::SocketAddr::from_pathname(path).is_ok() => {
+                Ok(Self::Unix(PathBuf::from(path)))
+            }
             Some(_) => Err(()),
             None => text.parse().map(Self::Tcp).map_err(|_not_an_address| ()),
         }

@@ -378,7 +378,7 @@ async fn all_faults_of_the_files_are_reported_before_the_start() {
             allowed: a file with the private key of tls.certFile in PEM",
         "eventweir.yaml:6: auth.clientCAFile: `missing.crt` cannot be used: missing.crt: No such file",
         "web.yaml:2: tls_server_config: key_file is missing",
-        "web.yaml:4: basic_auth_users.ann: `secret` is not allowed; allowed: a bcrypt hash",
+        "web.yaml:4: basic_auth_users.ann: the value is not allowed; allowed: a bcrypt hash",
     ] {
         assert!(told.lines().any(|error| error.starts_with(line)), "{line}\n\n{told}");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
-use http::{Response, StatusCode, Uri};
+use http::{HeaderValue, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -60,16 +60,23 @@ pub enum Error {
     },
     /// TLS or credentials could not be set up.
     #[error("preparing the client for the apiserver")]
-    Client(#[source] Box<kube::Error>),
+    Client(#[source] Unread),
     /// The `tls-server-name` of the kubeconfig is not a name.
     #[error("the TLS server name {0:?} is not valid")]
     ServerName(String),
     /// The cluster's URL has no scheme or no host.
-    #[error("the apiserver's URL {0} names no host")]
+    #[error("the apiserver's URL {} names no host", without_user(.0))]
     Address(Uri),
     /// The kubeconfig or the environment names a proxy.
-    #[error("the apiserver would be reached through the proxy {0}; proxies are not supported")]
+    #[error("the apiserver would be reached through the proxy {}; proxies are not supported", without_user(.0))]
     Proxy(Uri),
+}
+
+/// Returns the text of an URL without the user and the password that it may have.
+fn without_user(uri: &Uri) -> String {
+    let text = uri.to_string();
+    let user = uri.authority().and_then(|authority| authority.as_str().rsplit_once('@')).map(|(user, _)| user);
+    user.map_or(text.clone(), |user| text.replacen(&format!("{user}@"), "", 1))
 }
 
 /// Why a kubeconfig cannot be used. Not the lines of the file that an error of its YAML quotes: they may have a token.
@@ -80,6 +87,28 @@ pub struct Unread(String);
 impl Unread {
     fn because(error: &impl std::error::Error) -> Self {
         Self(error.to_string().lines().next().unwrap_or_default().to_owned())
+    }
+}
+
+impl From<kube::Error> for Error {
+    fn from(error: kube::Error) -> Self {
+        let of_plugin = if let kube::Error::Auth(auth) = &error { plugin(auth) } else { None };
+        Self::Client(of_plugin.map_or_else(|| Unread::because(&error), Unread))
+    }
+}
+
+/// Returns the text of an exec plugin's failure, without its standard output, which may have a token.
+fn plugin(error: &AuthError) -> Option<String> {
+    match error {
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            let said = said.lines().next().map_or(String::new(), |line| format!(": {line}"));
+            Some(format!("the kubeconfig's exec plugin failed ({}){said}", out.status))
+        }
+        AuthError::AuthExecParse(_) => {
+            Some("the output of the kubeconfig's exec plugin is no ExecCredential".to_owned())
+        }
+        _ => None,
     }
 }
 
@@ -102,13 +131,19 @@ pub(super) async fn service(
     Error,
 > {
     let mut config = config(settings).await?;
-    tracing::info!(url = %config.cluster_url, "the upstream is an API server");
+    tracing::info!(url = without_user(&config.cluster_url), "the upstream is an API server");
     let token = TokenFile::take(&mut config.auth_info, clock.clone()).await?.map(Arc::new);
-    let failed = |source| Error::Client(Box::new(source));
+    // kube panics for such a token.
+    let auth = serde_json::to_value(&config.auth_info).unwrap_or_default();
+    if auth["token"].as_str().is_some_and(|token| HeaderValue::from_str(token).is_err()) {
+        return Err(Error::Client(Unread(
+            "the kubeconfig's token has characters that a header cannot have".to_owned(),
+        )));
+    }
     let layers = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(failed)?)
-        .layer(config.extra_headers_layer().map_err(failed)?)
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from);
     let transport = Arc::new(Transport::<Body>::new(&config, settings.timeout)?);
     let send = move |mut request: http::Request<Body>| {
@@ -151,13 +186,16 @@ pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     }
 }
 
-/// Returns the text of the innermost cause. The outer texts only repeat it, and kube's has the whole status.
+/// Returns the text of the innermost cause, or of an exec plugin's failure. The outer texts only repeat it, and kube's has the whole status.
 pub(crate) fn cause_of(fault: &(dyn std::error::Error + 'static)) -> String {
     let mut innermost = fault;
-    while let Some(cause) = innermost.source() {
-        innermost = cause;
+    loop {
+        match (innermost.downcast_ref().and_then(plugin), innermost.source()) {
+            (Some(text), _) => return text,
+            (None, Some(cause)) => innermost = cause,
+            (None, None) => return innermost.to_string(),
+        }
     }
-    innermost.to_string()
 }
 
 /// Classifies an error by whether the request was sent. In doubt it may have been carried out.

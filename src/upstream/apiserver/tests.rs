@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, Response};
 use parking_lot::Mutex;
 use prometheus::Registry;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::Now;
@@ -237,7 +238,7 @@ async fn applies_are_passed_through() {
     let body = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
     let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
     let options = ApplyOptions { writer, force: true, dry_run: false };
-    let updated = answering(line, 200, body).apply("shop", "a", &serde_json::json!({}), &options).await.unwrap();
+    let updated = answering(line, 200, body).apply("shop", "a", &json!({}), &options).await.unwrap();
     assert!(!updated.created && updated.event.metadata.name == "a");
 }
 
@@ -275,10 +276,10 @@ async fn a_patch_is_passed_through_as_it_came_and_its_warnings_come_back() {
     assert_eq!((patched.event.message.as_str(), patched.warnings), ("n", vec![r#"unknown field "f\""#.to_owned()]));
 }
 
-fn kubeconfig(server: &str) -> tempfile::NamedTempFile {
+fn kubeconfig(server: &str, user: &Value) -> tempfile::NamedTempFile {
     let text = format!(
         "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{server}'}}}}]\nusers: [{{name: u, user: \
-         {{token: t}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n"
+         {user}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n"
     );
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), text).unwrap();
@@ -286,9 +287,13 @@ fn kubeconfig(server: &str) -> tempfile::NamedTempFile {
 }
 
 async fn connected(server: &str) -> Apiserver {
-    let file = kubeconfig(server);
+    as_user(server, &json!({"token": "t"})).await.unwrap()
+}
+
+async fn as_user(server: &str, user: &Value) -> Result<Apiserver, Error> {
+    let file = kubeconfig(server, user);
     let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
-    connect(settings).await.unwrap()
+    connect(settings).await
 }
 
 pub(super) async fn connect(settings: Settings) -> Result<Apiserver, Error> {
@@ -354,11 +359,11 @@ async fn an_unusable_kubeconfig_is_named() {
     let settings = Settings { kubeconfig: Some("/nonexistent/kubeconfig".into()), ..Settings::default() };
     let fault = connect(settings).await.unwrap_err();
     assert_eq!(fault.to_string(), "reading the kubeconfig /nonexistent/kubeconfig");
-    let file = kubeconfig("https://127.0.0.1:1");
+    let file = kubeconfig("https://127.0.0.1:1", &json!({}));
     let settings =
         Settings { kubeconfig: Some(file.path().to_owned()), context: Some("other".into()), ..Settings::default() };
     assert!(matches!(connect(settings).await.unwrap_err(), Error::Kubeconfig { .. }));
-    let file = kubeconfig("apiserver.test");
+    let file = kubeconfig("apiserver.test", &json!({}));
     let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
     let fault = connect(settings).await.unwrap_err();
     assert_eq!(fault.to_string(), "the apiserver's URL apiserver.test names no host");
@@ -375,6 +380,12 @@ async fn the_error_of_a_broken_kubeconfig_has_none_of_its_tokens() {
     assert!(cause.contains("line 5 column 13") && !format!("{fault:?}").contains("SECRET"), "{cause}");
 }
 
+fn plugin(script: &str) -> Value {
+    json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "sh", "args": ["-c", script],
+    }})
+}
+
 /// A plugin with expired credentials that fails when it runs again.
 #[tokio::test]
 async fn without_credentials_nothing_is_written() {
@@ -382,21 +393,23 @@ async fn without_credentials_nothing_is_written() {
     let asked = folder.path().join("asked");
     let credential = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"t","expirationTimestamp":"2020-01-01T00:00:00Z"}}"#;
     let script = format!("test -e {0} && exit 1; touch {0}; echo '{credential}'", asked.display());
-    let exec = serde_json::json!({"exec": {
-        "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "sh", "args": ["-c", script],
-    }});
-    let config = serde_json::json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "a",
-        "clusters": [{"name": "a", "cluster": {"server": "http://127.0.0.1:1"}}],
-        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-        "users": [{"name": "a", "user": exec}],
-    });
-    let path = folder.path().join("kubeconfig");
-    std::fs::write(&path, config.to_string()).unwrap();
-    let settings = Settings { kubeconfig: Some(path), ..Settings::default() };
-    let apiserver = connect(settings).await.unwrap();
+    let apiserver = as_user("http://127.0.0.1:1", &plugin(&script)).await.unwrap();
     assert!(asked.exists());
     assert_eq!(apiserver.write(&create()).await, retry(Fault::Unauthorized, Applied::No));
+}
+
+/// Faults: the output of an exec plugin, which may have a token, was in the error, and such a token was a panic.
+#[tokio::test]
+async fn wrong_credentials_are_not_repeated() {
+    for (user, expected) in [
+        (plugin("echo SECRET"), "the output of the kubeconfig's exec plugin is no ExecCredential"),
+        (plugin("echo SECRET; echo no >&2; exit 1"), "the kubeconfig's exec plugin failed (exit status: 1): no"),
+        (json!({"token": "SECRET\n"}), "the kubeconfig's token has characters that a header cannot have"),
+    ] {
+        let fault = as_user("http://127.0.0.1:1", &user).await.unwrap_err();
+        assert_eq!(std::error::Error::source(&fault).unwrap().to_string(), expected);
+        assert!(!format!("{fault:?}").contains("SECRET"), "{fault:?}");
+    }
 }
 
 /// Fault: without a deadline, a list without an answer blocked history for ever.

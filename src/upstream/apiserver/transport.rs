@@ -130,7 +130,7 @@ pub(super) fn https_connector(
     if let Some(proxy) = config.proxy_url.as_ref().filter(|proxy| !is_spared(&config.cluster_url, proxy)) {
         return Err(Error::Proxy(proxy.clone()));
     }
-    let tls = config.rustls_client_config().map_err(|source| Error::Client(Box::new(source)))?;
+    let tls = config.rustls_client_config()?;
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &config.tls_server_name {
         let name = name.clone().try_into().map_err(|_not_a_name| Error::ServerName(name.clone()))?;

@@ -34,7 +34,9 @@ pub fn start(log: &Log) -> Handle {
     let (lines, guard) = Output::start();
     let output = fmt::layer().with_writer(lines);
     let output = match log.format {
-        LogFormat::Text => output.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).boxed(),
+        // Unless `NO_COLOR` is set.
+        LogFormat::Text if io::IsTerminal::is_terminal(&io::stderr()) => output.boxed(),
+        LogFormat::Text => output.with_ansi(false).boxed(),
         LogFormat::Json => output.json().flatten_event(true).boxed(),
     };
     let started = tracing_subscriber::registry().with(filter).with(output).try_init();
@@ -71,6 +73,7 @@ pub fn report(error: &dyn std::error::Error) {
         }
         cause = source.source();
     }
+    let mut text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
     text.push('\n');
     let (mut lines, _until_written) = Output::start();
     let _reader_gone = lines.write_all(text.as_bytes());

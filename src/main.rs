@@ -18,7 +18,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return commands::usage(&error),
+        Err(error) => return commands::usage(&error).unwrap_or_else(|error| ended(&error)),
     };
     let outcome = match cli.command {
         Command::Serve(serve) => commands::serve(*serve),
@@ -35,12 +35,14 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // The answer on standard output says it.
-            if !matches!(error, commands::Error::NothingKnown) {
-                logging::report(&error);
-            }
-            error.exit_code()
-        }
+        Err(error) => ended(&error),
     }
+}
+
+fn ended(error: &commands::Error) -> ExitCode {
+    // Standard output says the one, and nobody reads about the other.
+    if !matches!(error, commands::Error::NothingKnown | commands::Error::Closed) {
+        logging::report(error);
+    }
+    error.exit_code()
 }

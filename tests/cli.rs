@@ -566,13 +566,71 @@ fn explain_reaches_a_unix_domain_socket() {
 #[test]
 fn a_client_command_says_why_it_has_no_answer() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let output = eventweir(&["explain", "pod/web-0", "--server", &format!("http://{free}")]);
-    let text = stderr(&output);
-    assert!(output.status.code() == Some(1) && text.contains("Connection refused"), "{text}");
+    let http = |address: std::net::SocketAddr| format!("http://{address}");
+    let html = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\nConnection: close\r\n\r\n<p";
+    let (_file, no_pem) = file("no PEM");
+    for (arguments, code, expected) in [
+        (["--server", &http(free)], 1, "Connection refused"),
+        (["--server", &http(answering(html))], 1, "the answer is not eventweir's"),
+        (["--server", "http://user:password@localhost"], 64, "--server an address with @: expected http://HOST:PORT"),
+        (["--server", "http://localhost:99999"], 64, "expected http://HOST:PORT"),
+        (["--certificate-authority", &no_pem], 64, "holds no certificate in PEM"),
+        (["--token-file", "/nope"], 64, "--token-file /nope: No such file"),
+    ] {
+        for command in [&["explain", "pod/web-0"][..], &["top"], &["tap", "--for", "1m"]] {
+            let output = eventweir(&[command, &arguments].concat());
+            let text = stderr(&output);
+            assert!(output.status.code() == Some(code) && text.contains(expected), "{arguments:?} {text}");
+        }
+    }
     let mut top = Command::new(env!("CARGO_BIN_EXE_eventweir"));
-    let text =
-        stderr(&top.args(["top", "--once"]).env("EVENTWEIR_SERVER", format!("http://{free}/")).output().unwrap());
-    assert!(text.contains(&free.to_string()) && text.contains("Connection refused"), "{text}");
+    let text = stderr(&top.args(["top", "--once"]).env("EVENTWEIR_SERVER", http(free)).output().unwrap());
+    assert!(text.contains(&http(free)) && text.contains("Connection refused"), "{text}");
+    // Fault: a server that does not answer was waited for until Ctrl-C.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let output = eventweir(&["tap", "--for", "1ms", "--server", &http(silent.local_addr().unwrap())]);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+/// Returns the address of a server that answers every request with this.
+fn answering(answer: &'static str) -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            lines.take_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty())).for_each(drop);
+            drop(stream.write_all(answer.as_bytes()));
+        }
+    });
+    address
+}
+
+/// Faults: `tap | head -1` did not end, and `replay --help | head -1` failed.
+#[test]
+fn a_closed_standard_output_ends_a_command() {
+    let line = "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n\r\n{\"skipped\":1}\n";
+    let server = format!("http://{}", answering(line));
+    for arguments in [&["tap", "--server", &server][..], &["replay", "--help"], &["config-schema"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eventweir"));
+        let output = command.args(arguments).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()), "{arguments:?}");
+    }
+}
+
+/// Fault: the tables of `replay` had the escape sequences of events.
+#[test]
+fn texts_of_events_do_not_control_a_terminal() {
+    let event = recorded_hour().lines().next().unwrap().replace(r#""hello""#, r#""a\u001b[2J\u009b1m\nb""#);
+    let (_file, path) = file(&event);
+    for arguments in [["-o", "table"], ["-o", "wide"], ["-o", "json"]] {
+        let output = eventweir(&[&["replay", &path, "-q"][..], &arguments].concat());
+        let text = stdout(&output);
+        assert!(output.status.success() && !text.contains(['\u{1b}', '\u{9b}']) && text.contains("1m"), "{text}");
+    }
 }
 
 /// A replica knows only the events that it has received.

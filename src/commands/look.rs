@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 use std::io::Write as _;
-use std::path::PathBuf;
-use std::pin::pin;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::HeaderValue;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -19,13 +18,19 @@ use tokio::net::UnixStream;
 use tower::{BoxError, ServiceBuilder, service_fn};
 
 use super::report::plural;
-use super::{Error, end, print, runtime, table};
+use super::{Error, end, print, print_document, runtime, table};
 use crate::cli::{Explain, Format, Remote, Tap};
 use crate::explain::clean;
 use crate::upstream::apiserver::cause_of;
 
 /// Greatest width of a cell.
 pub(super) const WIDTH: usize = 60;
+
+/// Longest wait for an answer, and for its end. The server may wait for an API server before it answers.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Pause before the next tap, if the last one ended without a line.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A client of a running eventweir.
 pub(super) struct Server {
@@ -50,58 +55,79 @@ impl Server {
 
     /// Connects; call it in a runtime.
     fn connect(url: &str, remote: &Remote) -> Result<Self, Error> {
-        let fault = |text: String| Error::Input(format!("--server {url}: {text}"));
         let socket = url.strip_prefix("unix:");
-        if socket.is_none() && !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(fault("expected http://HOST:PORT, https://HOST:PORT or unix:PATH".to_owned()));
-        }
-        let address = if socket.is_some() { "http://localhost" } else { url };
-        let mut config = kube::Config::new(address.parse().map_err(|error| fault(format!("{error}")))?);
+        let address: http::Uri = match socket {
+            Some(_) => http::Uri::from_static("http://localhost"),
+            None => address_of("--server", url, &["http", "https"])?,
+        };
+        let mut config = kube::Config::new(address);
         if let Some(path) = &remote.certificate_authority {
-            let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            let read = read.map_err(|error| Error::Input(format!("{}: {error}", path.display())))?;
+            let flag = "--certificate-authority";
+            let pem = std::fs::read(path).map_err(|error| unusable(flag, path, &error))?;
+            let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+            let read = read.ok().filter(|read| !read.is_empty());
+            let read = read.ok_or_else(|| unusable(flag, path, &"holds no certificate in PEM"))?;
             config.root_cert = Some(read.into_iter().map(|certificate| certificate.to_vec()).collect());
         }
-        let file = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        config.auth_info.client_certificate = file(&remote.client_certificate);
-        config.auth_info.client_key = file(&remote.client_key);
+        let auth = &mut config.auth_info;
+        for (flag, path, name) in [
+            ("--client-certificate", &remote.client_certificate, &mut auth.client_certificate),
+            ("--client-key", &remote.client_key, &mut auth.client_key),
+        ] {
+            let Some(path) = path else { continue };
+            // kube's error does not name the file.
+            std::fs::File::open(path).map_err(|error| unusable(flag, path, &error))?;
+            *name = Some(path.display().to_string());
+        }
         let client = match socket {
             Some(path) => over_socket(&config, path.into()),
             None => kube::Client::try_from(config),
         };
-        let client = client.map_err(|error| fault(cause_of(&error)))?;
+        let client = client.map_err(|error| Error::Input(format!("--server {url}: {}", cause_of(&error))))?;
         Ok(Self { client, url: url.to_owned(), token_file: remote.token_file.clone() })
     }
 
-    async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Result<http::Response<Body>, Error> {
+    /// Returns the answer's head if it is of this type, as eventweir's answers are.
+    async fn ask(&self, path: &str, query: &[(&str, &str)], content_type: &str) -> Result<http::Response<Body>, Error> {
         let mut pairs = form_urlencoded::Serializer::new(String::new());
         pairs.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
         let mut request = http::Request::get(format!("/eventweir/v1/{path}?{}", pairs.finish()));
         if let Some(path) = &self.token_file {
-            let fault = |error: &dyn std::fmt::Display| Error::Input(format!("{}: {error}", path.display()));
-            let token = std::fs::read_to_string(path).map_err(|error| fault(&error))?;
+            let token = std::fs::read_to_string(path).map_err(|error| unusable("--token-file", path, &error))?;
             let header = HeaderValue::try_from(format!("Bearer {}", token.trim()));
-            request = request.header(AUTHORIZATION, header.map_err(|_error| fault(&"not a token"))?);
+            let header = header.map_err(|_error| unusable("--token-file", path, &"holds no token"))?;
+            request = request.header(AUTHORIZATION, header);
         }
         let request = request.body(Body::empty()).map_err(|error| Error::Input(error.to_string()))?;
-        let failed = |error: kube::Error| Error::NotReady(format!("{}: {}", self.url, cause_of(&error)));
-        let answer = self.client.send(request).await.map_err(failed)?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
+        let answer = match tokio::time::timeout(DEADLINE, self.client.send(request)).await {
+            Ok(answer) => answer.map_err(|error| self.silent(&unanswered(&error)))?,
+            Err(_elapsed) => return Err(self.silent(&format!("no answer within {} s", DEADLINE.as_secs()))),
+        };
         let code = answer.status();
-        let body = answer.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        let message = message(&body);
+        if code.is_success() {
+            let is_ours =
+                answer.headers().get(CONTENT_TYPE).is_some_and(|found| found.as_bytes() == content_type.as_bytes());
+            return if is_ours { Ok(answer) } else { Err(self.silent(STRANGER)) };
+        }
+        let body = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await;
+        let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let refusal = refusal(code, &body);
         // What the server cannot understand is a mistake of the command line.
-        let error = if code == http::StatusCode::BAD_REQUEST { Error::Input } else { Error::NotReady };
-        Err(error(format!("{}: {code} {message}", self.url)))
+        let is_mistake = code == StatusCode::BAD_REQUEST;
+        Err(if is_mistake { Error::Input(format!("{}: {refusal}", self.url)) } else { self.silent(&refusal) })
+    }
+
+    /// Returns the error of a server that does not say what it was asked.
+    fn silent(&self, why: &str) -> Error {
+        Error::NotReady(format!("{}: {why}", self.url))
     }
 
     pub(super) async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
-        let unread = |error: String| Error::NotReady(format!("{}: {error}", self.url));
-        let body = self.ask(path, query).await?.into_body().collect().await;
-        let body = body.map_err(|error| unread(cause_of(&error)))?.to_bytes();
-        serde_json::from_slice(&body).map_err(|error| unread(error.to_string()))
+        let body = self.ask(path, query, "application/json").await?.into_body().collect();
+        let late = |_elapsed| self.silent(&format!("no end of the answer within {} s", DEADLINE.as_secs()));
+        let body = tokio::time::timeout(DEADLINE, body).await.map_err(late)?;
+        let body = body.map_err(|error| self.silent(&cause_of(&error)))?.to_bytes();
+        serde_json::from_slice(&body).map_err(|_not_json| self.silent(STRANGER))
     }
 
     /// Prints the lines of the tap until `time` has passed or Ctrl-C.
@@ -111,38 +137,92 @@ impl Server {
         output: Format,
         time: Option<Duration>,
     ) -> Result<(), Error> {
-        let mut end = pin!(end(time));
+        tokio::select! {
+            () = end(time) => Ok(()),
+            ended = self.follow(query, output) => ended,
+        }
+    }
+
+    async fn follow(&self, query: &[(&str, &str)], output: Format) -> Result<(), Error> {
         loop {
-            let mut body = self.ask("tap", query).await?.into_body();
-            let mut rest = Vec::new();
-            loop {
-                let frame = tokio::select! {
-                    () = &mut end => return Ok(()),
-                    frame = body.frame() => frame,
-                };
-                // The server ends a tap after an hour; begin the next one.
-                let Some(frame) = frame else { break };
-                let frame = frame.map_err(|error| Error::NotReady(format!("{}: {}", self.url, cause_of(&error))))?;
+            let mut body = self.ask("tap", query, "application/x-ndjson").await?.into_body();
+            let (mut rest, mut is_empty) = (Vec::new(), true);
+            while let Some(frame) = body.frame().await {
+                let frame = frame.map_err(|error| self.silent(&cause_of(&error)))?;
                 rest.extend_from_slice(&frame.into_data().unwrap_or_default());
                 while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                     let line: Vec<u8> = rest.drain(..=end).collect();
-                    let value: Value = serde_json::from_slice(&line).unwrap_or_default();
+                    let value: Value = serde_json::from_slice(&line).map_err(|_not_json| self.silent(STRANGER))?;
+                    is_empty = false;
                     match output {
-                        Format::Json => print(&String::from_utf8_lossy(&line))?,
-                        Format::Yaml => print(&yaml_document(&value))?,
+                        Format::Json => print_document(&String::from_utf8_lossy(&line))?,
+                        Format::Yaml => print_document(&yaml_document(&value))?,
                         Format::Table => print(&tap_line(&value).unwrap_or_default())?,
                     }
                 }
+            }
+            // The server ends a tap after an hour, and when it stops; another replica may go on.
+            if is_empty {
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// Returns the text of a refusal: a Status, or plain text, as from a listener that expects TLS.
-fn message(body: &[u8]) -> String {
+fn unusable(flag: &str, path: &Path, error: &dyn std::fmt::Display) -> Error {
+    Error::Input(format!("{flag} {}: {error}", path.display()))
+}
+
+/// The error of an answer that is not eventweir's.
+const STRANGER: &str = "the answer is not eventweir's; check the address";
+
+/// Returns the address that an option names.
+pub(super) fn address_of(flag: &str, url: &str, schemes: &[&str]) -> Result<http::Uri, Error> {
+    let is_fine = |uri: &http::Uri| {
+        let authority = uri.authority().map_or("", http::uri::Authority::as_str);
+        let is_known = uri.scheme_str().is_some_and(|scheme| schemes.contains(&scheme));
+        let port = authority.rsplit_once(':').map(|(_, port)| port).filter(|_| !authority.ends_with(']'));
+        is_known && !authority.contains('@') && port.is_none_or(|port| port.parse::<u16>().is_ok())
+    };
+    url.parse().ok().filter(is_fine).ok_or_else(|| {
+        // A user's password is not repeated.
+        let shown = if url.contains('@') { "an address with @" } else { url };
+        let expected = schemes.iter().map(|scheme| format!("{scheme}://HOST:PORT")).collect::<Vec<_>>().join(", ");
+        let or_socket = if flag == "--server" { " or unix:PATH" } else { "" };
+        Error::Input(format!("{flag} {shown}: expected {expected}{or_socket}"))
+    })
+}
+
+/// Returns why there is no answer, and what to do.
+pub(super) fn unanswered(error: &(dyn std::error::Error + 'static)) -> String {
+    let cause = cause_of(error);
+    let advice = [
+        ("corrupt message", "the server does not use TLS; use http://"),
+        ("UnknownIssuer", "the server's certificate is of an unknown authority; name it with --certificate-authority"),
+        ("Connection refused", "is eventweir running there?"),
+    ];
+    match advice.into_iter().find(|(part, _)| cause.contains(part)) {
+        Some((_, advice)) if advice.ends_with('?') => format!("{cause}; {advice}"),
+        Some((_, advice)) => advice.to_owned(),
+        None => cause,
+    }
+}
+
+/// Returns the text of a refusal: the message of a Status, or plain text, as from a listener that expects TLS.
+pub(super) fn refusal(code: StatusCode, body: &[u8]) -> String {
     let status: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = status["message"].as_str().map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
-    clean(message.trim(), 1000)
+    let message = clean(message.trim(), 1000);
+    let advice = match code {
+        StatusCode::UNAUTHORIZED => "; name a token with --token-file, or a certificate with --client-certificate",
+        StatusCode::NOT_FOUND => "; check the address",
+        _ => "",
+    };
+    if message.is_empty() || code.canonical_reason() == Some(&message) {
+        format!("{code}{advice}")
+    } else {
+        format!("{code}: {message}{advice}")
+    }
 }
 
 /// Returns a client of a server that listens on a Unix domain socket.
@@ -204,6 +284,7 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         answers.retain(|answer| !is_known || knows(answer));
         for (server, document) in &answers {
             let url = Some(&*server.url).filter(|_| explain.remote.server.len() > 1);
+            let print = if explain.output == Format::Table { print } else { print_document };
             print(&shown(url, document.clone(), explain.output))?;
         }
         let Some((server, document)) = answers.first().filter(|_| is_known || explain.follow) else {
@@ -267,7 +348,8 @@ fn cell(value: &Value) -> String {
         Value::Null => "-".to_owned(),
         Value::Object(members) if members.is_empty() => "0".to_owned(),
         Value::Object(members) => {
-            members.iter().map(|(name, number)| format!("{name} {number}")).collect::<Vec<_>>().join(", ")
+            let numbers = members.iter().map(|(name, number)| format!("{} {number}", clean(name, WIDTH)));
+            numbers.collect::<Vec<_>>().join(", ")
         }
         Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" / "),
         other => other.to_string(),
@@ -411,6 +493,17 @@ mod tests {
         assert_eq!(headings(part), "REASON TYPE SOURCE RECEIVED SHOWN SUMMARY WAITING LOST REJECTED RULE LAST SHOWN");
     }
 
+    /// Fault: a server that accepts and does not answer was waited for for ever.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_has_a_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let server = Server::connect(&format!("unix:{}", path.display()), &remote()).unwrap();
+        let error = server.document("explain", &[]).await.unwrap_err().to_string();
+        assert!(error.ends_with("socket: no answer within 30 s"), "{error}");
+    }
+
     #[test]
     fn an_address_without_a_scheme_is_refused() {
         for url in ["localhost:8080", "eventweir", "ftp://localhost"] {
@@ -446,12 +539,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_in_plain_text_is_shown() {
-        assert_eq!(
-            message(b"Client sent an HTTP request to an HTTPS server.\n"),
-            "Client sent an HTTP request to an HTTPS server."
+    fn a_refusal_is_shown_with_what_to_do() {
+        let text = "Client sent an HTTP request to an HTTPS server.";
+        assert_eq!(refusal(StatusCode::BAD_REQUEST, text.as_bytes()), format!("400 Bad Request: {text}"));
+        assert_eq!(refusal(StatusCode::FORBIDDEN, br#"{"message":"no\u001b"}"#), "403 Forbidden: no\u{fffd}");
+        assert_eq!(refusal(StatusCode::NOT_FOUND, b""), "404 Not Found; check the address");
+        assert!(
+            refusal(StatusCode::UNAUTHORIZED, br#"{"message":"Unauthorized"}"#).starts_with("401 Unauthorized; name")
         );
-        assert_eq!(message(br#"{"message":"no"}"#), "no");
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub use serve::serve;
 pub use top::top;
 
 use crate::cli::{CheckConfig, Healthcheck};
+use crate::explain::{clean, is_safe};
 use crate::{app, config};
 
 /// Exit code for wrong flags and configurations (`EX_USAGE` of sysexits).
@@ -78,6 +79,9 @@ pub enum Error {
     /// The server is not ready, or did not answer.
     #[error("{0}")]
     NotReady(String),
+    /// The reader of standard output has closed it (`| head`): an end, and no failure.
+    #[error("standard output is closed")]
+    Closed,
 }
 
 impl Error {
@@ -87,6 +91,7 @@ impl Error {
             Self::Config(_) | Self::Input(_) | Self::Start(app::Error::Upstream(_)) => ExitCode::from(USAGE),
             Self::Lost(_) => ExitCode::from(LOST),
             Self::NothingKnown => ExitCode::from(3),
+            Self::Closed => ExitCode::SUCCESS,
             Self::Start(_)
             | Self::Broken
             | Self::Io { .. }
@@ -98,11 +103,12 @@ impl Error {
 }
 
 /// Prints a message of clap: help and version exit 0, wrong flags 64.
-pub fn usage(error: &clap::Error) -> ExitCode {
-    match error.print() {
-        Ok(()) if !error.use_stderr() => ExitCode::SUCCESS,
-        Ok(()) | Err(_) => ExitCode::from(USAGE),
-    }
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn usage(error: &clap::Error) -> Result<ExitCode, Error> {
+    let printed = error.print();
+    if error.use_stderr() { Ok(ExitCode::from(USAGE)) } else { printed.map_err(unwritten).map(|()| ExitCode::SUCCESS) }
 }
 
 /// Runs `check-config FILE`.
@@ -113,10 +119,13 @@ pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     let load = if check.files { config::load_for_start } else { config::load };
     let config = load(Some(&check.file), &config::Overrides::default())?;
     warn(&check.file, &config);
+    if check.print {
+        print_document(&config.to_yaml())?;
+    }
     if let Some(path) = &check.event {
         rules(&config, path)
     } else if check.print {
-        print(&config.to_yaml())
+        Ok(())
     } else {
         print(&format!("{}: ok ({})\n", check.file.display(), config.hash()))
     }
@@ -142,11 +151,11 @@ fn rules(config: &config::Config, path: &Path) -> Result<(), Error> {
     replay::each(path, |event| {
         let object = &event.involved_object;
         let name = format!("{} {}/{} {}", event.reason, event.metadata.namespace, object.name, object.kind);
-        text += &format!("{}\n", crate::explain::clean(&name, 300));
+        text += &format!("{}\n", clean(&name, 300));
         let found = config.policy.rule(event).0;
         for (number, rule) in config.policy.rules.iter().enumerate().take(found.map_or(usize::MAX, |found| found + 1)) {
             let verdict = rule.matches.miss(event).map_or("matches: its settings hold".to_owned(), |(member, said)| {
-                format!("does not match: {member} is {:?}", crate::explain::clean(said, 100))
+                format!("does not match: {member} is {:?}", clean(said, 100))
             });
             text += &format!("  rules[{number}] {verdict}\n");
         }
@@ -162,7 +171,7 @@ fn rules(config: &config::Config, path: &Path) -> Result<(), Error> {
 /// # Errors
 /// When standard output cannot be written.
 pub fn config_schema() -> Result<(), Error> {
-    print(&format!("{:#}\n", config::Config::json_schema()))
+    print_document(&format!("{:#}\n", config::Config::json_schema()))
 }
 
 /// Runs `healthcheck`.
@@ -170,23 +179,22 @@ pub fn config_schema() -> Result<(), Error> {
 /// # Errors
 /// When it is not ready, or does not answer within five seconds.
 pub fn healthcheck(check: &Healthcheck) -> Result<(), Error> {
+    look::address_of("--admin", &check.admin, &["http"])?;
     let uri = format!("{}/readyz", check.admin.trim_end_matches('/'));
     let answer = runtime()?.block_on(async { tokio::time::timeout(DEADLINE, ask(&uri)).await });
-    match answer {
-        Ok(Ok((true, body))) => print(&body),
-        Ok(Ok((false, body))) => Err(Error::NotReady(body.trim_end().to_owned())),
-        Ok(Err(error)) => Err(Error::NotReady(format!("{uri}: {error}"))),
-        Err(_elapsed) => Err(Error::NotReady(format!("{uri}: no answer within {} s", DEADLINE.as_secs()))),
-    }
+    let fault = match answer {
+        Ok(Ok((code, body))) if code.is_success() => return print(&String::from_utf8_lossy(&body)),
+        Ok(Ok((code, body))) => look::refusal(code, &body),
+        Ok(Err(error)) => look::unanswered(&*error),
+        Err(_elapsed) => format!("no answer within {} s", DEADLINE.as_secs()),
+    };
+    Err(Error::NotReady(format!("{uri}: {fault}")))
 }
 
-/// Returns whether the answer is a success, and its body.
-async fn ask(uri: &str) -> Result<(bool, String), Box<dyn std::error::Error + Send + Sync>> {
+async fn ask(uri: &str) -> Result<(http::StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let answer = client.get(uri.parse()?).await?;
-    let ready = answer.status().is_success();
-    let body = answer.into_body().collect().await?.to_bytes();
-    Ok((ready, String::from_utf8_lossy(&body).into_owned()))
+    Ok((answer.status(), answer.into_body().collect().await?.to_bytes()))
 }
 
 /// Runs `completions SHELL`.
@@ -196,16 +204,39 @@ async fn ask(uri: &str) -> Result<(bool, String), Box<dyn std::error::Error + Se
 pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(shell, command, "eventweir", &mut script);
-    print(&String::from_utf8_lossy(&script))
+    write(&String::from_utf8_lossy(&script))
 }
 
-/// Writes to standard output. A closed pipe (`| head`) is no error.
+/// Prints a text for people. Characters of events that control a terminal are replaced.
 fn print(text: &str) -> Result<(), Error> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Error::Io { what: "writing to standard output".to_owned(), source: error })
+    write(&printable(text))
+}
+
+fn printable(text: &str) -> String {
+    text.replace(|c| !is_safe(c) && !matches!(c, '\n' | '\t'), "\u{fffd}")
+}
+
+/// Prints a document in JSON or YAML. Both write the control characters that JSON allows in a text in this way too.
+fn print_document(text: &str) -> Result<(), Error> {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\u{7f}'..='\u{9f}' => shown += &format!("\\u{:04x}", u32::from(c)),
+            c => shown.push(c),
         }
-        Ok(()) | Err(_) => Ok(()),
+    }
+    write(&shown)
+}
+
+fn write(text: &str) -> Result<(), Error> {
+    let mut output = std::io::stdout().lock();
+    output.write_all(text.as_bytes()).and_then(|()| output.flush()).map_err(unwritten)
+}
+
+fn unwritten(source: std::io::Error) -> Error {
+    match source.kind() {
+        ErrorKind::BrokenPipe => Error::Closed,
+        _ => Error::Io { what: "writing to standard output".to_owned(), source },
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use smol_str::{SmolStr, format_smolstr};
 
-use super::{Error, print, suggest, table};
+use super::{Error, print, print_document, suggest, table};
 use crate::cli::{By, Output, Report, Sort};
 use crate::event::Time;
 use crate::replay::{Comparison, Fact, Fate, Sent, Simulation};
@@ -32,14 +32,13 @@ pub(super) struct Compared {
 /// Prints a comparison in the format of its flags.
 pub(super) fn finish(compared: &Compared, flags: &Report) -> Result<(), Error> {
     draw(compared, flags.svg.as_deref())?;
-    let text = match flags.output {
-        Output::Json => json_document(compared).to_string() + "\n",
+    match flags.output {
+        Output::Json => print_document(&(json_document(compared).to_string() + "\n"))?,
         Output::Table | Output::Wide => {
             let rows = never_shown(compared, flags.top) + &rows(compared, flags);
-            summary(compared) + &rows + &suggest::text(compared) + &notes(compared)
+            print(&(summary(compared) + &rows + &suggest::text(compared) + &notes(compared)))?;
         }
-    };
-    print(&text)?;
+    }
     if compared.comparison.balances() { Ok(()) } else { Err(Error::Unbalanced) }
 }
 

@@ -5,7 +5,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 
-use super::{Error, print, runtime};
+use super::{Error, print_document, runtime};
 use crate::app::{self, App, ConfigSource, Listeners};
 use crate::cli::Serve;
 use crate::clock::Clock;
@@ -23,7 +23,7 @@ pub fn serve(serve: Serve) -> Result<(), Error> {
     // The whole configuration is checked before a port is opened.
     let config = config::load_for_start(source.path.as_deref(), &source.overrides)?;
     if serve.print_config {
-        return print(&config.to_yaml());
+        return print_document(&config.to_yaml());
     }
     let logs = logging::start(&config.log);
     let runtime = runtime()?;

@@ -1,5 +1,7 @@
 //! Text tables: texts are aligned left, numbers right.
 
+use crate::explain::clean;
+
 /// Columns of the narrowest terminal that tables are made for.
 pub(super) const WIDTH: usize = 80;
 
@@ -27,7 +29,7 @@ pub(super) fn render_within(width: usize, headings: &[&str], left_columns: usize
     let mut line = |cells: &mut dyn Iterator<Item = &str>| {
         let mut rendered = String::new();
         for (index, (cell, width)) in cells.zip(&widths).enumerate() {
-            let cell = if index < left_columns { &cut(cell, *width) } else { cell };
+            let cell = if index < left_columns { &clean(&cut(cell, *width), usize::MAX) } else { cell };
             let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
             rendered.push_str(if index == 0 { "  " } else { "   " });
             if index < left_columns {

@@ -1,6 +1,6 @@
 //! `top`: shows the noisiest objects, reasons, components or namespaces, live in the terminal.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::keys::{Key, Keys, size};
 use super::look::{Server, WIDTH, explained};
 use super::report::thousands;
-use super::{Error, print, table};
+use super::{Error, print, print_document, printable, table, write};
 use crate::cli::{By, Format, Top};
 use crate::explain::{Window, clean, saved};
 
@@ -246,8 +246,8 @@ pub fn top(top: &Top) -> Result<(), Error> {
         }
         let document = look(&server, top, &view).await?;
         match top.output {
-            Format::Json => print(&format!("{document:#}\n")),
-            Format::Yaml => print(&serde_saphyr::to_string(&document).unwrap_or_default()),
+            Format::Json => print_document(&format!("{document:#}\n")),
+            Format::Yaml => print_document(&serde_saphyr::to_string(&document).unwrap_or_default()),
             Format::Table => {
                 let rows = view.rows(&document, top.top);
                 print(&format!("{}\n{}", totals(&document), view.table(&rows, usize::MAX)))
@@ -273,9 +273,7 @@ async fn pressed(keys: &mut Option<Keys>) -> Key {
 }
 
 fn draw(text: &str) -> Result<(), Error> {
-    print(&format!("{CLEAR}{text}\n"))?;
-    drop(std::io::stdout().flush());
-    Ok(())
+    write(&format!("{CLEAR}{}\n", printable(text)))
 }
 
 /// Refreshes the table until `q` or Ctrl-C.

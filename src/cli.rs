@@ -35,7 +35,7 @@ pub enum Command {
     /// Simulates an hour of a CronJob and of pods in a crash loop with client-go's correlator and with eventweir's
     /// defaults. Prints what each writes and shows, and what a client without a correlator would write.
     Demo(Demo),
-    /// Show what eventweir would write for recorded events.
+    /// Show what eventweir would write for recorded events
     ///
     /// Reads the output of `kubectl get events -o json`, JSON lines, arrays, events of both API groups and audit logs
     /// of the API server (level Request), also compressed by gzip. Simulates client-go's correlator and eventweir with
@@ -46,17 +46,18 @@ pub enum Command {
     ///   eventweir replay audit.log.gz --config new.yaml --by component
     #[command(verbatim_doc_comment)]
     Replay(Replay),
-    /// Watch the events of a cluster, and show what eventweir would save there. Writes nothing to the cluster.
+    /// Watch the events of a cluster, and show what eventweir would save there
     ///
-    /// Counts the events that are stored until --for has passed or Ctrl-C, and prints the table of `replay`. It cannot
-    /// see events that the clients' own limits suppress; `replay` of an audit log counts each request.
+    /// Writes nothing to the cluster. Counts the events that are stored until --for has passed or Ctrl-C, and prints
+    /// the table of `replay`. It cannot see events that the clients' own limits suppress; `replay` of an audit log
+    /// counts each request.
     ///
     /// Examples:
     ///   eventweir observe --for 10m
     ///   eventweir observe -n shop --by reason
     #[command(verbatim_doc_comment)]
     Observe(Observe),
-    /// Explain where the events of an object are: shown, waiting, lost or never received, and why.
+    /// Explain where the events of an object are: shown, waiting, lost or never received, and why
     ///
     /// Exits 0, 3 if nothing is known, or 1 if eventweir does not answer.
     ///
@@ -65,7 +66,7 @@ pub enum Command {
     ///   eventweir explain cronjob/hello --reason SawCompletedJob --follow
     #[command(verbatim_doc_comment)]
     Explain(Explain),
-    /// Print occurrences as they arrive, with the decision about each.
+    /// Print occurrences as they arrive, with the decision about each
     ///
     /// Conditions are comma-separated lists; `*` at the end of a word matches any ending.
     ///
@@ -74,7 +75,7 @@ pub enum Command {
     ///   eventweir tap --verdict dropped,lost -o json
     #[command(verbatim_doc_comment)]
     Tap(Tap),
-    /// Show the noisiest objects, reasons, components or namespaces.
+    /// Show the noisiest objects, reasons, components or namespaces
     ///
     /// Examples:
     ///   eventweir top
@@ -386,7 +387,7 @@ pub struct Tap {
     #[arg(long, value_name = "COMPONENT[/HOST]")]
     pub source: Option<String>,
     /// Types.
-    #[arg(long = "type")]
+    #[arg(long = "type", value_name = "TYPE")]
     pub event_type: Option<String>,
     /// Decisions: created, counted, combined, deferred, dropped, rejected, written, lost.
     #[arg(long)]

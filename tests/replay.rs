@@ -523,6 +523,7 @@ fn events_are_read_in_all_formats() {
     let both = vec![Ok("e1".to_owned()), Ok("e2".to_owned())];
     for (input, format) in [
         (format!("{one}\n\n{two}\n"), Format::Lines),
+        (format!("\u{feff}{one}\n{two}\n"), Format::Lines),
         (format!("{one}{two}"), Format::Documents),
         (format!("{indented}\n{two}"), Format::Documents),
         (format!("[{one},\n{two}]"), Format::Documents),

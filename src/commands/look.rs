@@ -94,8 +94,9 @@ impl Server {
         let mut request = http::Request::get(format!("/eventweir/v1/{path}?{}", pairs.finish()));
         if let Some(path) = &self.token_file {
             let token = std::fs::read_to_string(path).map_err(|error| unusable("--token-file", path, &error))?;
-            let header = HeaderValue::try_from(format!("Bearer {}", token.trim()));
-            let header = header.map_err(|_error| unusable("--token-file", path, &"holds no token"))?;
+            let header = HeaderValue::try_from(format!("Bearer {}", token.trim())).ok();
+            let header = header.filter(|_| !token.trim().is_empty());
+            let header = header.ok_or_else(|| unusable("--token-file", path, &"holds no token"))?;
             request = request.header(AUTHORIZATION, header);
         }
         let request = request.body(Body::empty()).map_err(|error| Error::Input(error.to_string()))?;

@@ -191,13 +191,12 @@ impl View {
         table::render_within(columns, headings, if self.is_of_objects() { 2 } else { 1 }, &rows.collect::<Vec<_>>())
     }
 
-    /// Renders one screen of this size: the page of rows with the selected one.
-    fn screen(&self, document: &Value, rows: &[Value], (columns, lines): (usize, usize)) -> String {
+    /// Renders one screen of this size: the page of rows with the selected one, and the help.
+    fn screen(&self, document: &Value, rows: &[Value], (columns, lines): (usize, usize), help: &str) -> String {
         let room = lines.saturating_sub(FRAME).max(1);
         let first = self.marked / room * room;
         let shown = rows.get(first..rows.len().min(first + room)).unwrap_or_default();
-        let mut text: String = totals(document).lines().map(|line| table::cut(line, columns) + "\n").collect();
-        text.push('\n');
+        let mut text = totals(document) + "\n";
         for (number, line) in self.table(shown, columns).lines().enumerate() {
             let is_marked = number > 0 && first + number - 1 == self.marked;
             text += &if is_marked { line.replacen("  ", "> ", 1) } else { line.to_owned() };
@@ -209,7 +208,9 @@ impl View {
             (None, "") => String::new(),
             (None, filter) => format!("  filter: {}", clean(filter, FILTER)),
         };
-        text + &table::cut(&format!("\nsorted by {}{filter}{state}", self.sorted_by()), columns)
+        text += &format!("\nsorted by {}{filter}{state}\n{help}", self.sorted_by());
+        // A longer line would fold, and move the first ones out of sight.
+        text.lines().map(|line| table::cut(line, columns)).collect::<Vec<_>>().join("\n")
     }
 
     /// Returns the query of a row for `explain` or the tap; `None` for a row that sums up several.
@@ -283,8 +284,7 @@ async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
     loop {
         let rows = view.rows(&document, top.top);
         view.marked = view.marked.min(rows.len().saturating_sub(1));
-        let help = if keys.is_some() { format!("\n{HELP}") } else { String::new() };
-        draw(&(view.screen(&document, &rows, size()) + &help))?;
+        draw(&view.screen(&document, &rows, size(), if keys.is_some() { HELP } else { "" }))?;
         let action = tokio::select! {
             () = tokio::time::sleep(pause), if !view.is_paused => Action::Look,
             key = pressed(&mut keys) => view.press(key, rows.len()),
@@ -447,10 +447,12 @@ mod tests {
         let document = json!({ "objects": [row("a"), row("b"), row("c")], "components": [{ "name": "kubelet" }, { "name": "(others)" }] });
         let mut view = view(By::Object);
         let marked = |view: &View, lines: usize| {
-            let text = view.screen(&document, &view.rows(&document, 0), (80, lines));
-            assert!(text.lines().count() + HELP.lines().count() < lines.max(12), "{text}");
+            let text = view.screen(&document, &view.rows(&document, 0), (80, lines), HELP);
+            assert!(text.lines().count() < lines.max(12), "{text}");
             text.lines().find(|line| line.starts_with('>')).map(|line| line[2..12].to_owned())
         };
+        let narrow = view.screen(&document, &view.rows(&document, 0), (20, 24), HELP);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 20), "{narrow}");
         assert_eq!(marked(&view, 24).as_deref(), Some("shop Pod/a"));
         assert_eq!(press(&mut view, "jjjj"), Action::Draw);
         assert_eq!(marked(&view, 24).as_deref(), Some("shop Pod/c"));

@@ -138,6 +138,10 @@ impl<'r> Recording<'r> {
         if head.starts_with(&[0x1f, 0x8b]) {
             (head, input) = peek(Box::new(MultiGzDecoder::new(Cursor::new(head).chain(input))))?;
         }
+        // The mark of UTF-8, which some editors and shells write.
+        if let Some(mark) = head.get_mut(..3).filter(|mark| **mark == *b"\xef\xbb\xbf") {
+            mark.fill(b' ');
+        }
         let format = format_of(&head);
         let mut input = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(input));
         let documents: Box<dyn Iterator<Item = _> + 'r> = match format {

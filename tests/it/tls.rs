@@ -384,7 +384,22 @@ async fn all_faults_of_the_files_are_reported_before_the_start() {
     }
     assert_eq!(told.lines().count(), 5, "{told}");
     std::fs::copy(other.path().join("tls.key"), folder.path().join("tls.key")).unwrap();
-    assert!(errors(&files(folder.path())).contains("does not go with the certificate"));
+    let keys = |pem: &str| {
+        std::fs::write(folder.path().join("tls.key"), pem).unwrap();
+        errors(&files(folder.path()))
+    };
+    assert!(errors(&files(folder.path())).contains("tls.key: does not go with the certificate; allowed: "));
+    // Fault: the errors of PEM had numbers of bytes and names of types.
+    for (pem, reason) in [
+        ("", "holds no private key in PEM"),
+        ("-----BEGIN PRIVATE KEY-----\nAAAA\n", "is cut off or damaged"),
+        (
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
+            "has a password, which ",
+        ),
+    ] {
+        assert!(keys(pem).contains(&format!("tls.key: {reason}")), "{}", keys(pem));
+    }
     let missing = format!("tls: {{selfSigned: {{dir: {dir}/missing}}}}\n");
     assert!(errors(&missing).contains("tls.selfSigned.dir: `missing` cannot be used: missing: is not a folder"));
 }

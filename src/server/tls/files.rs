@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::CertifiedKey;
@@ -139,10 +139,7 @@ pub(super) fn read(part: Part, path: &Path) -> Result<Vec<u8>, Fault> {
 
 fn pair([certificate_path, key_path]: [&Path; 2], [certificate, key]: [Content; 2]) -> Result<Pair, Vec<Fault>> {
     let chain = certificate.and_then(|pem| certificates(Part::Certificate, certificate_path, &pem));
-    let key = key.and_then(|pem| {
-        PrivateKeyDer::from_pem_slice(&pem)
-            .map_err(|error| Part::Key.fault(key_path, format!("holds no private key in PEM: {error}")))
-    });
+    let key = key.and_then(|pem| private_key(Part::Key, key_path, &pem));
     match (chain, key) {
         (Ok(chain), Ok(key)) => Ok(Pair { chain, key, used: None }),
         (chain, key) => Err(chain.err().into_iter().chain(key.err()).collect()),
@@ -154,15 +151,32 @@ pub(super) fn certificates(part: Part, path: &Path, pem: &[u8]) -> Result<Vec<Ce
     match read {
         Ok(chain) if !chain.is_empty() => Ok(chain),
         Ok(_) => Err(part.fault(path, "holds no certificate in PEM")),
-        Err(error) => Err(part.fault(path, format!("holds no certificate in PEM: {error}"))),
+        Err(_damaged) => Err(part.fault(path, DAMAGED)),
     }
+}
+
+/// The reason for a certificate that is no X.509.
+const UNREADABLE: &str = "holds no certificate that can be read";
+
+/// The reason for PEM without an end, or with characters that are none of base64.
+const DAMAGED: &str = "is cut off or damaged";
+
+pub(super) fn private_key(part: Part, path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Fault> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
+        let reason = match error {
+            _ if pem.windows(9).any(|word| word == b"ENCRYPTED") => "has a password, which is not supported",
+            pem::Error::NoItemsFound => "holds no private key in PEM",
+            _ => DAMAGED,
+        };
+        part.fault(path, reason)
+    })
 }
 
 /// Parses the authorities of client certificates.
 fn authorities(path: &Path, pem: &[u8]) -> Result<RootCertStore, Fault> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(Part::ClientCa, path, pem)? {
-        roots.add(certificate).map_err(|error| Part::ClientCa.fault(path, error))?;
+        roots.add(certificate).map_err(|_error| Part::ClientCa.fault(path, UNREADABLE))?;
     }
     Ok(roots)
 }
@@ -176,12 +190,14 @@ fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>) -> R
     let wrong = |part: Part, path, reason: String| vec![part.fault(path, reason)];
     let Pair { chain, key, used } = pair;
     let expires = chain.first().and_then(names::expires);
-    let expires = expires.ok_or_else(|| {
-        wrong(Part::Certificate, certificate_path, "holds no certificate that can be read".to_owned())
-    })?;
+    let expires = expires.ok_or_else(|| wrong(Part::Certificate, certificate_path, UNREADABLE.to_owned()))?;
     // Also compares the key with the certificate.
     let certified = CertifiedKey::from_der(chain, key, &provider)
-        .map_err(|error| wrong(Part::Key, key_path, format!("does not go with the certificate: {error}")))?;
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => "does not go with the certificate".to_owned(),
+            error => format!("cannot be used: {error}"),
+        })
+        .map_err(|reason| wrong(Part::Key, key_path, reason))?;
     let versions = match settings.min_version {
         MinVersion::Tls12 => &[&version::TLS13, &version::TLS12][..],
         MinVersion::Tls13 => &[&version::TLS13],

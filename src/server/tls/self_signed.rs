@@ -13,10 +13,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     date_time_ymd,
 };
-use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::files::{Fault, Pair, Part, certificates, read};
+use super::files::{Fault, Pair, Part, certificates, private_key, read};
 use super::names;
 use crate::clock::Now;
 
@@ -79,9 +78,8 @@ fn make(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Fault> {
 fn kept(dir: &Path) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
     let (ca, key) = (dir.join(CA), dir.join(CA_KEY));
     let authority = certificates(Part::Dir, &ca, &read(Part::Dir, &ca)?)?.swap_remove(0);
-    let no_key = |error: &dyn std::fmt::Display| Part::Dir.fault(&key, format!("holds no private key in PEM: {error}"));
-    let der = PrivatePkcs8KeyDer::from_pem_slice(&read(Part::Dir, &key)?).map_err(|error| no_key(&error))?;
-    let key = KeyPair::try_from(&der).map_err(|error| no_key(&error))?;
+    let der = private_key(Part::Dir, &key, &read(Part::Dir, &key)?)?;
+    let key = KeyPair::try_from(&der).map_err(|error| Part::Dir.fault(&key, format!("cannot be used: {error}")))?;
     let is_ours = names::read(&authority).is_some_and(|names| names.common_name == CA_NAME);
     if is_ours && names::has_key(&authority, key.public_key_raw()) {
         Ok((authority, key))

@@ -251,9 +251,9 @@ pub(super) fn address() -> Form<'static, SocketAddr> {
 
 pub(super) fn expressions() -> Form<'static, Vec<SmolStr>> {
     let allowed = format!(
-        "a list of up to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
+        "a list of 1 to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
     );
-    let are_expressions = |texts: &[SmolStr]| Origins::hosts(texts).is_ok();
+    let are_expressions = |texts: &[SmolStr]| !texts.is_empty() && Origins::hosts(texts).is_ok();
     list(allowed, listed, |text| Some(text.into()), SmolStr::to_string, are_expressions)
 }
 

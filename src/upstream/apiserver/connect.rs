@@ -86,7 +86,9 @@ pub struct Unread(String);
 
 impl Unread {
     fn because(error: &impl std::error::Error) -> Self {
-        Self(error.to_string().lines().next().unwrap_or_default().to_owned())
+        let text = error.to_string();
+        // kube quotes paths twice.
+        Self(text.lines().next().unwrap_or_default().replace("'\"", "'").replace("\"'", "'"))
     }
 }
 

@@ -444,7 +444,7 @@ pub struct Top {
 /// Flags of `check-config`.
 #[derive(Debug, Args)]
 pub struct CheckConfig {
-    /// File to check.
+    /// File to check; `-` reads standard input.
     pub file: PathBuf,
     /// Also check what `serve` checks at its start: certificates, the admin port's web configuration, the event log.
     #[arg(long)]

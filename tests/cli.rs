@@ -607,6 +607,26 @@ fn answering(answer: &'static str) -> std::net::SocketAddr {
     address
 }
 
+#[test]
+fn observe_says_why_it_has_no_events() {
+    let html = "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 2\r\nConnection: close\r\n\r\n<p";
+    let (_file, kubeconfig) = file(&format!(
+        "{{current-context: c, contexts: [{{name: c, context: {{cluster: c, user: u}}}}], users: [{{name: u, user: {{}}}}], \
+         clusters: [{{name: c, cluster: {{server: 'http://{}'}}}}]}}",
+        answering(html)
+    ));
+    let mut observe = Command::new(env!("CARGO_BIN_EXE_eventweir"))
+        .args(["observe", "--kubeconfig", &kubeconfig])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(observe.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let said = lines.find(|line| line.contains("trying again"));
+    observe.kill().unwrap();
+    observe.wait().unwrap();
+    assert_eq!(said.as_deref(), Some("the events cannot be read now, trying again: 502 <p"));
+}
+
 /// Faults: `tap | head -1` did not end, and `replay --help | head -1` failed.
 #[test]
 fn a_closed_standard_output_ends_a_command() {

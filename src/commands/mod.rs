@@ -117,8 +117,9 @@ pub fn usage(error: &clap::Error) -> Result<ExitCode, Error> {
 /// Everything that is wrong with the file.
 pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     let load = if check.files { config::load_for_start } else { config::load };
-    let config = load(Some(&check.file), &config::Overrides::default())?;
-    warn(&check.file, &config);
+    let file = if check.file == Path::new("-") { Path::new("/dev/stdin") } else { &check.file };
+    let config = load(Some(file), &config::Overrides::default())?;
+    warn(file, &config);
     if check.print {
         print_document(&config.to_yaml())?;
     }
@@ -127,7 +128,7 @@ pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     } else if check.print {
         Ok(())
     } else {
-        print(&format!("{}: ok ({})\n", check.file.display(), config.hash()))
+        print(&format!("{}: ok ({})\n", file.display(), config.hash()))
     }
 }
 

@@ -14,7 +14,7 @@ use prometheus::Registry;
 
 use super::replay::{How, Progress, compare_and_try, read, reading};
 use super::report::{Compared, finish, length, plural};
-use super::{Error, end, runtime};
+use super::{Error, end, printable, runtime};
 use crate::app;
 use crate::cli::Observe;
 use crate::clock::Clock;
@@ -152,7 +152,7 @@ async fn follow(
         match news {
             None => break,
             Some(News::Begins) => {}
-            Some(News::Complete) => is_listed = true,
+            Some(News::Complete) => (is_listed, fault) = (true, None),
             Some(News::Listed(event) | News::Stored(event)) => {
                 let occurrences = seen.change(&event);
                 // Events of the first list happened before.
@@ -170,14 +170,22 @@ async fn follow(
                 );
                 return Err(Error::Observe(what));
             }
-            Some(News::Trouble { error, .. }) => fault = Some(error),
+            Some(News::Trouble { error, is_expired, .. }) => {
+                if !is_expired && fault.as_ref() != Some(&error) {
+                    progress.end();
+                    let error = printable(&error);
+                    drop(writeln!(std::io::stderr(), "the events cannot be read now, trying again: {error}"));
+                }
+                fault = Some(error);
+            }
         }
     }
     progress.end();
-    match fault {
-        Some(fault) if !is_listed => Err(Error::Observe(format!("the cluster: {fault}"))),
-        _ => Ok(()),
+    if is_listed {
+        return Ok(());
     }
+    let fault = fault.unwrap_or_else(|| "its API server did not list them in this time".to_owned());
+    Err(Error::Observe(format!("the cluster: {fault}")))
 }
 
 #[cfg(test)]
@@ -230,6 +238,8 @@ mod tests {
         let (result, _) = observed(vec![trouble(true)]).await;
         assert!(result.unwrap_err().to_string().contains("namespace shop"));
         assert!(observed(vec![News::Begins, trouble(false)]).await.0.is_err());
+        // Fault: an API server without an answer had no events.
+        assert!(observed(vec![News::Begins]).await.0.is_err());
     }
 
     #[test]

@@ -9,12 +9,13 @@ use http::{HeaderValue, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::core::Status;
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::token::TokenFile;
 use super::transport::{NoConnection, Transport};
 use crate::clock::Clock;
-use crate::event::ApiGroup;
+use crate::event::{ApiGroup, cut};
 use crate::upstream::answer::Failure;
 
 /// Settings of an API server as the upstream; the defaults are in [`Settings::default`].
@@ -195,8 +196,22 @@ pub(crate) fn cause_of(fault: &(dyn std::error::Error + 'static)) -> String {
         match (innermost.downcast_ref().and_then(plugin), innermost.source()) {
             (Some(text), _) => return text,
             (None, Some(cause)) => innermost = cause,
-            (None, None) => return innermost.to_string(),
+            (None, None) => return words(innermost),
         }
+    }
+}
+
+/// Returns the text of a cause, in words of an API server and not of kube's.
+fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref::<Box<Status>>() {
+        // kube's reason for an answer that is no Status.
+        Some(status) if status.reason == "Failed to parse error data" => {
+            format!("{} {}", status.code, cut(status.message.trim(), 200)).trim_end().to_owned()
+        }
+        Some(status) if status.message.is_empty() => status.reason.clone(),
+        Some(status) => status.message.clone(),
+        None if error.is::<serde_json::Error>() => "the answer is not an API server's".to_owned(),
+        None => error.to_string(),
     }
 }
 

@@ -163,7 +163,7 @@ const MODULES: &[Row] = &[
 ];
 
 /// Crates that tie code to a runtime, to the network, to locks or to what an operator sees.
-const WATCHED: [&str; 14] = [
+const WATCHED: [&str; 15] = [
     "arc_swap",
     "axum",
     "clap",
@@ -177,6 +177,7 @@ const WATCHED: [&str; 14] = [
     "tokio_util",
     "tower",
     "tracing",
+    "tracing_appender",
     "tracing_subscriber",
 ];
 

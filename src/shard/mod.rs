@@ -18,9 +18,9 @@ mod settings;
 mod sizes;
 mod storms;
 mod table;
+mod view;
 
 pub use carry::{Unable, Writer};
-pub use explain::Row;
 pub use history::Listed;
 pub use hold::{Handle, Held, Lead};
 pub use metrics::Metrics;
@@ -29,6 +29,7 @@ pub use settings::Settings;
 pub use sizes::Sizes;
 pub use storms::Storms;
 pub use table::{Shards, Waiting};
+pub use view::Row;
 
 pub use crate::outbox::Fate;
 

@@ -1,0 +1,305 @@
+//! The view of an object, for `explain`, and of the noisiest objects, for `top`: what the store knows of it, with what
+//! waits in the outbox.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use smol_str::SmolStr;
+
+use super::explain::ELSEWHERE;
+use super::{Shard, Shards};
+use crate::clock::Now;
+use crate::correlator::{Policy, Rate, RecordId, Suppression, field_value};
+use crate::event::Event;
+use crate::explain::{Budget, Decided, Fact, History, Kept, Known, Object, Part, Query, Record, Window, stamp};
+use crate::outbox::Kind;
+
+/// LIMIT: objects in the answer of one shard.
+const OBJECTS: usize = 20;
+
+/// An object with its recent numbers, for `top`.
+#[derive(Debug, Clone, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct Row {
+    pub namespace: SmolStr,
+    pub object: String,
+    pub reason: SmolStr,
+    pub component: SmolStr,
+    pub per_second: f64,
+    pub received: u64,
+    pub writes: u64,
+    pub lost: u64,
+}
+
+/// Returns an event of a fact, for the rules that match it.
+fn sample(history: &History, fact: &Fact) -> Event {
+    let mut event = history.sample();
+    event.reason = fact.reason.clone();
+    event.event_type = fact.event_type.clone();
+    (event.source.component, event.source.host) = (fact.component.clone(), fact.host.clone());
+    event
+}
+
+/// Whether a fact of an object is selected.
+type Wanted<'a> = &'a dyn Fn(&History, &Fact) -> bool;
+
+impl Shard {
+    /// Returns the shard's part of the answer about the objects that the query selects.
+    pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy) -> Known {
+        self.explain.tell();
+        let mut matching = self.explain.histories().filter(|history| query.matches(history));
+        let listed = matching.by_ref().take(OBJECTS);
+        let objects: Vec<Object> = listed.map(|history| self.describe(history, query, now, policy)).collect();
+        let more_objects = matching.count();
+        let mut nearest = Vec::new();
+        if objects.is_empty() {
+            let found = self.explain.histories().max_by_key(|history| query.likeness(history));
+            let found = found.filter(|history| query.likeness(history) * 2 >= query.name.len().max(1));
+            nearest.extend(found.map(|history| query.near(history)));
+        }
+        let (is_off, span) = (!self.explain.is_on(), self.explain.span());
+        // The caller may not be allowed to see other namespaces.
+        let (received, unread) = if query.namespace.is_empty() {
+            let unread = self.ledger.total_rejected().cast_signed() - self.explain.rejected().cast_signed();
+            (self.ledger.received(), unread)
+        } else {
+            let groups = self.explain.groups().iter().filter(|group| group.namespace == query.namespace);
+            (groups.map(|group| group.totals.received).sum(), 0)
+        };
+        Known { is_off, span, received, unread, objects, more_objects, nearest }
+    }
+
+    fn describe(&self, history: &History, query: &Query, now: Now, policy: &Policy) -> Object {
+        let mut budgets: Vec<Budget> = Vec::new();
+        let is_shown = |fact: &&Fact| fact.is_reported();
+        for fact in history.facts.iter().filter(is_shown) {
+            let Some(budget) = self.budget(history, fact, now, policy) else { continue };
+            match budgets.iter_mut().find(|known| known.key == budget.key) {
+                Some(known) => known.spent_on.extend(budget.spent_on),
+                None => budgets.push(budget),
+            }
+        }
+        let facts = history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact) && query.means(history, fact));
+        Object {
+            kind: history.kind.clone(),
+            namespace: history.namespace.clone(),
+            name: history.name.clone(),
+            uid: history.uid.clone(),
+            api_version: history.api_version.clone(),
+            reasons: facts.map(|(number, fact)| self.part(history, number, fact, policy)).collect(),
+            budgets,
+            records: self.records(history, query),
+            decisions: self.decisions(history, query, now),
+            forgotten_decisions: history.forgotten,
+        }
+    }
+
+    fn part(&self, history: &History, number: usize, fact: &Fact, policy: &Policy) -> Part {
+        let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
+        let mut in_summary = fact.folded;
+        // A record may have more: of a time in which `explain` was off, or of other objects.
+        let mut rest = fact.received.saturating_sub(fact.folded + fact.lost.0 + fact.rejected);
+        // A digest of an earlier process is a record of its own.
+        let is_own = |kept: &&Kept| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
+        let own = history.records.iter().filter(is_own).map(|kept| kept.record);
+        for record in own.chain(fact.into) {
+            let Some(view) = self.outbox.view(record).filter(|view| view.waiting > 0) else { continue };
+            let why = if view.is_in_flight { "in_flight" } else { view.why.label() };
+            let number = if fact.into == Some(record) {
+                std::mem::take(&mut in_summary)
+            } else {
+                let own = view.waiting.min(rest);
+                rest -= own;
+                own
+            };
+            if number > 0 {
+                *waiting.entry(why).or_insert(0) += number;
+            }
+        }
+        let others = in_summary + fact.lost.0 + fact.rejected + waiting.values().sum::<u64>();
+        let shown = fact.shown.min(fact.received.saturating_sub(others));
+        if fact.lost.0 > 0 {
+            lost.insert(fact.lost.1, fact.lost.0);
+        }
+        // Dropped occurrences that a later write of their record has counted are shown.
+        let suppressed = fact.dropped.min(fact.received.saturating_sub(shown + others));
+        if suppressed > 0 {
+            lost.insert("suppressed", suppressed);
+        }
+        Part {
+            reason: fact.reason.clone(),
+            event_type: fact.event_type.clone(),
+            source: fact.source(),
+            rule: fact.budget.and_then(|_| policy.rule(&sample(history, fact)).0),
+            received: fact.received,
+            shown,
+            in_summary,
+            summary: fact.into.map(|into| self.name_of(history, into)).unwrap_or_default(),
+            waiting,
+            lost,
+            rejected: fact.rejected,
+            last_received: stamp(fact.last_received),
+            last_shown: fact.last_shown.map(stamp),
+            ..Part::default()
+        }
+    }
+
+    fn budget(&self, history: &History, fact: &Fact, now: Now, policy: &Policy) -> Option<Budget> {
+        let (source, budget, _) = fact.budget?;
+        let event = sample(history, fact);
+        // The rules may have changed since the newest decision.
+        let (rule, settings) = policy.rule(&event);
+        let rate = Rate { qps: settings.qps, burst: settings.burst_size };
+        let is_prepaid = settings.suppression == Suppression::Drop;
+        let texts = settings.spam_key.iter().map(|field| field_value(&event, *field));
+        let key = texts.filter(|text| !text.is_empty()).map(ToOwned::to_owned).collect();
+        let (mut tokens, mut next, mut queue) = (rate.burst as usize, Some(now.mono), Vec::new());
+        if is_prepaid {
+            if let Some(correlator) = self.sources.peek(&source) {
+                let (left, at) = correlator.tokens(budget, rate, now.mono);
+                (tokens, next) = (whole(left), at);
+            }
+        } else if let Some(known) = self.outbox.tokens(source, budget, now.mono) {
+            (tokens, next) = (known.left, known.next);
+            let reason = |record| {
+                let event = self.outbox.glimpse(record)?.event;
+                Some(event.reason.clone())
+            };
+            queue = known.queue.into_iter().filter_map(reason).collect();
+        }
+        Some(Budget {
+            key,
+            rule,
+            suppression: if is_prepaid { "drop" } else { "defer" },
+            tokens,
+            burst: rate.burst,
+            seconds_per_token: 1.0 / rate.qps,
+            next_token: next.map(|at| coming(now.wall_at(at))),
+            spent_on: BTreeMap::from([(fact.reason.clone(), fact.spent)]),
+            queue,
+        })
+    }
+
+    fn records(&self, history: &History, query: &Query) -> Vec<Record> {
+        let meant = || history.facts.iter().enumerate().filter(|(_, fact)| query.means(history, fact));
+        let of_query =
+            |kept: &&Kept| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
+        let record = |kept: &Kept| {
+            let view = self.outbox.view(kept.record);
+            let known = self.known(kept);
+            let pending = view.as_ref().map_or(0, |view| view.waiting);
+            let state = match &view {
+                Some(view) if view.is_in_flight => "in-flight",
+                Some(view) if view.waiting > 0 => "waiting",
+                _ if known.is_gone => "gone",
+                _ if known.has_ended && !known.stored => "ended",
+                _ if known.stored => "settled",
+                _ => "unwritten",
+            };
+            Record {
+                name: self.name_of(history, kept.record),
+                form: form(kept.kind),
+                reason: history.facts[kept.fact].reason.clone(),
+                count: (kept.record.0 & ELSEWHERE == 0).then_some(known.count),
+                pending,
+                state,
+                why: view.as_ref().filter(|view| view.waiting > 0).map(|view| view.why.label()),
+                resource_version: view.and_then(|view| view.version),
+                messages: kept.messages.iter().map(|(_, message)| message.clone()).collect(),
+            }
+        };
+        history.records.iter().filter(of_query).map(record).collect()
+    }
+
+    /// Returns what is known of a record. A digest may count occurrences of several objects; its writes are noted at one.
+    fn known<'a>(&'a self, kept: &'a Kept) -> &'a Kept {
+        let is_elsewhere = kept.kind == Kind::Digest && !kept.stored && self.outbox.view(kept.record).is_none();
+        if is_elsewhere { self.explain.stored(kept.record).unwrap_or(kept) } else { kept }
+    }
+
+    fn name_of(&self, history: &History, record: RecordId) -> SmolStr {
+        let known = history.kept(record).map(|kept| self.known(kept).name.clone()).filter(|name| !name.is_empty());
+        known
+            .or_else(|| Some(self.outbox.name(record)?.0))
+            .or_else(|| self.outbox.digest_name(record))
+            .unwrap_or_default()
+    }
+
+    fn decisions(&self, history: &History, query: &Query, now: Now) -> Vec<Decided> {
+        let of_query = |decision: &&crate::explain::Decision| query.means(history, &history.facts[decision.fact]);
+        let decided = |decision: &crate::explain::Decision| Decided {
+            time: stamp(decision.time),
+            last: stamp(decision.last),
+            reason: history.facts[decision.fact].reason.clone(),
+            verdict: decision.verdict.label(),
+            why: decision.why,
+            occurrences: decision.occurrences,
+            record: decision.record.map(|record| self.name_of(history, record)).unwrap_or_default(),
+            next_token: decision.next_token.map(|at| coming(now.wall_at(at))),
+            text: decision.text.clone(),
+        };
+        let mut decisions: Vec<Decided> = history.decisions.iter().filter(of_query).map(decided).collect();
+        decisions.sort_by(|one, next| one.last.cmp(&next.last));
+        decisions
+    }
+
+    /// Returns the selected facts with the most occurrences within a window.
+    fn noisiest(&mut self, most: usize, window: Window, is_wanted: Wanted<'_>, now: Now) -> Vec<Row> {
+        let facts = self.kept().histories().flat_map(|history| history.facts.iter().map(move |fact| (history, fact)));
+        let wanted = facts.filter(|(history, fact)| is_wanted(history, fact));
+        let mut facts: Vec<_> =
+            wanted.map(|(history, fact)| (fact.rates.received.within(window, now.mono), history, fact)).collect();
+        facts.sort_by_key(|(received, ..)| std::cmp::Reverse(*received));
+        facts.truncate(most);
+        let row = |(received, history, fact): (u64, &History, &Fact)| Row {
+            namespace: history.namespace.clone(),
+            object: format!("{}/{}", history.kind, history.name),
+            reason: fact.reason.clone(),
+            component: fact.component.clone(),
+            per_second: fact.rates.received.per_second(now.mono),
+            received,
+            writes: fact.rates.writes.within(window, now.mono),
+            lost: fact.lost.0 + fact.dropped,
+        };
+        facts.into_iter().filter(|(received, ..)| *received > 0).map(row).collect()
+    }
+}
+
+/// Formats a future time in whole seconds.
+fn coming(nanos: i64) -> String {
+    stamp(nanos.saturating_add(999_999_999).div_euclid(1_000_000_000).saturating_mul(1_000_000_000))
+}
+
+/// Returns the word for a kind of record.
+const fn form(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Plain => "single",
+        Kind::Combined => "combined",
+        Kind::Digest => "digest",
+        Kind::Storm => "storm",
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "floored, at most the burst")]
+fn whole(tokens: f64) -> usize {
+    tokens.max(0.0) as usize
+}
+
+impl Shards {
+    /// Returns each shard's part of the answer about the objects that the query selects.
+    pub fn explain(&self, query: &Query) -> Vec<Known> {
+        let policy = self.policy();
+        (0..self.count()).map(|index| self.with(index, |shard, now| shard.explain(query, now, &policy))).collect()
+    }
+
+    /// Returns the selected facts with the most occurrences within a window.
+    pub fn noisiest(&self, most: usize, window: Window, is_wanted: Wanted<'_>) -> Vec<Row> {
+        let rows = (0..self.count())
+            .flat_map(|index| self.with(index, |shard, now| shard.noisiest(most, window, is_wanted, now)));
+        let mut rows: Vec<Row> = rows.collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.received));
+        rows.truncate(most);
+        rows
+    }
+}

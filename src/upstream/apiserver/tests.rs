@@ -360,7 +360,7 @@ async fn an_unusable_kubeconfig_is_named() {
     let fault = connect(settings).await.unwrap_err();
     assert_eq!(fault.to_string(), "reading the kubeconfig /nonexistent/kubeconfig");
     let cause = std::error::Error::source(&fault).unwrap().to_string();
-    assert!(cause.starts_with("failed to read kubeconfig from '/nonexistent/kubeconfig': No such file"), "{cause}");
+    assert!(cause.starts_with("No such file"), "{cause}");
     let file = kubeconfig("https://127.0.0.1:1", &json!({}));
     let settings =
         Settings { kubeconfig: Some(file.path().to_owned()), context: Some("other".into()), ..Settings::default() };

@@ -175,9 +175,10 @@ impl World {
         }
     }
 
-    /// Checks that a day later the processes keep nothing but what they may know for long, at most up to limits.
+    /// Checks that two days later the processes keep nothing but what they may know for long, at most up to limits. The
+    /// slowest budgets are full after 28 hours.
     pub(super) async fn check_forgotten(&self) {
-        tokio::time::sleep(Duration::from_secs(86_400)).await;
+        tokio::time::sleep(Duration::from_secs(2 * 86_400)).await;
         for process in self.running() {
             let sizes = process.shards.sizes();
             let Sizes { sources, tracked_keys, folded, lines, .. } = sizes;

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn ended(error: &commands::Error) -> ExitCode {
-    // Standard output says the one, and nobody reads about the other.
+    // The answer says the first already, and the reader has gone in the second.
     if !matches!(error, commands::Error::NothingKnown | commands::Error::Closed) {
         logging::report(error);
     }

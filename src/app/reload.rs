@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::App;
-use crate::config;
+use crate::config::{self, Config, Errors};
 
 /// Time between two checks of the configuration file.
 const RELOAD_POLL: Duration = Duration::from_secs(5);
@@ -25,12 +25,11 @@ impl App {
         let mut may_be_behind = true;
         loop {
             if may_be_behind {
-                match config::load_again(Some(path), &self.source.overrides) {
-                    Ok(new) if self.config.lock().reload_diff(&new).is_empty() => may_be_behind = false,
-                    Ok(_) if self.reload() => return,
-                    Ok(_) => may_be_behind = false,
-                    // A file that cannot be read now is tried again, for example without a free file descriptor.
-                    Err(errors) => may_be_behind = errors.are_of_files(),
+                let loaded = self.load();
+                may_be_behind = is_unread(&loaded);
+                let differs = |new: &Config| !self.config.lock().reload_diff(new).is_empty();
+                if loaded.as_ref().is_ok_and(differs) && self.apply(loaded) {
+                    return;
                 }
             }
             let asked = tokio::select! {
@@ -42,18 +41,27 @@ impl App {
             // A requested reload is refused without the file, which may come back as it was.
             known = if asked { read } else { read.or(known) };
             if asked || is_changed {
-                if self.reload() {
+                let loaded = self.load();
+                may_be_behind = is_unread(&loaded);
+                if self.apply(loaded) {
                     return;
                 }
-                may_be_behind = true;
             }
         }
     }
 
     /// Loads the configuration again. An invalid one is refused and logged, and the old one stays active.
     pub fn reload(&self) -> bool {
+        self.apply(self.load())
+    }
+
+    fn load(&self) -> Result<Config, Errors> {
+        config::load_again(self.source.path.as_deref(), &self.source.overrides)
+    }
+
+    fn apply(&self, loaded: Result<Config, Errors>) -> bool {
         self.reread_files();
-        let new = match config::load_again(self.source.path.as_deref(), &self.source.overrides) {
+        let new = match loaded {
             Ok(new) => new,
             Err(errors) => {
                 self.metrics.config_refused();
@@ -88,8 +96,13 @@ impl App {
     }
 }
 
+/// Whether files could not be read, for example without a free file descriptor. They are tried again.
+fn is_unread(loaded: &Result<Config, Errors>) -> bool {
+    loaded.as_ref().is_err_and(|errors| errors.are_of_files())
+}
+
 /// Returns the configuration as YAML, with a comment on the fields that are not active yet.
-fn shown(config: &config::Config, at_restart: &[String]) -> String {
+fn shown(config: &Config, at_restart: &[String]) -> String {
     let yaml = config.to_yaml();
     if at_restart.is_empty() {
         yaml

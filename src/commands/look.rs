@@ -58,7 +58,7 @@ impl Server {
         let socket = url.strip_prefix("unix:");
         let address: http::Uri = match socket {
             Some(_) => http::Uri::from_static("http://localhost"),
-            None => address_of("--server", url, &["http", "https"])?,
+            None => uri_of("--server", url, &["http", "https"])?,
         };
         let mut config = kube::Config::new(address);
         if let Some(path) = &remote.certificate_authority {
@@ -178,7 +178,7 @@ fn unusable(flag: &str, path: &Path, error: &dyn std::fmt::Display) -> Error {
 const STRANGER: &str = "the answer is not eventweir's; check the address";
 
 /// Returns the address that an option names.
-pub(super) fn address_of(flag: &str, url: &str, schemes: &[&str]) -> Result<http::Uri, Error> {
+pub(super) fn uri_of(flag: &str, url: &str, schemes: &[&str]) -> Result<http::Uri, Error> {
     let is_fine = |uri: &http::Uri| {
         let authority = uri.authority().map_or("", http::uri::Authority::as_str);
         let is_known = uri.scheme_str().is_some_and(|scheme| schemes.contains(&scheme));
@@ -197,15 +197,14 @@ pub(super) fn address_of(flag: &str, url: &str, schemes: &[&str]) -> Result<http
 /// Returns why there is no answer, and what to do.
 pub(super) fn unanswered(error: &(dyn std::error::Error + 'static)) -> String {
     let cause = cause_of(error);
-    let advice = [
-        ("corrupt message", "the server does not use TLS; use http://"),
-        ("UnknownIssuer", "the server's certificate is of an unknown authority; name it with --certificate-authority"),
-        ("Connection refused", "is eventweir running there?"),
-    ];
-    match advice.into_iter().find(|(part, _)| cause.contains(part)) {
-        Some((_, advice)) if advice.ends_with('?') => format!("{cause}; {advice}"),
-        Some((_, advice)) => advice.to_owned(),
-        None => cause,
+    if cause.contains("corrupt message") {
+        "the server does not use TLS; use http://".to_owned()
+    } else if cause.contains("UnknownIssuer") {
+        "the server's certificate is of an unknown authority; name it with --certificate-authority".to_owned()
+    } else if cause.contains("Connection refused") {
+        format!("{cause}; is eventweir running there?")
+    } else {
+        cause
     }
 }
 

@@ -180,7 +180,7 @@ pub fn config_schema() -> Result<(), Error> {
 /// # Errors
 /// When it is not ready, or does not answer within five seconds.
 pub fn healthcheck(check: &Healthcheck) -> Result<(), Error> {
-    look::address_of("--admin", &check.admin, &["http"])?;
+    look::uri_of("--admin", &check.admin, &["http"])?;
     let uri = format!("{}/readyz", check.admin.trim_end_matches('/'));
     let answer = runtime()?.block_on(async { tokio::time::timeout(DEADLINE, ask(&uri)).await });
     let fault = match answer {

@@ -78,8 +78,8 @@ impl Config {
             let list = if applies_at_run_time(path) { &mut diff.at_run_time } else { &mut diff.at_restart };
             list.push(path.clone());
         }
-        for (path, _) in files.into_iter().filter(|(_, differs)| *differs) {
-            if !diff.at_run_time.iter().any(|known| known == path) {
+        for (path, differs) in files {
+            if differs && !diff.at_run_time.iter().any(|known| known == path) {
                 diff.at_run_time.push(path.to_owned());
             }
         }

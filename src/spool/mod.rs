@@ -412,6 +412,7 @@ mod tests {
             assert!(shards.accept(Event::default(), 1).is_ok());
         }
     }
+
     /// Fault: the panic ended the program.
     #[test]
     fn without_a_thread_for_it_the_spool_cannot_be_used() {

@@ -269,7 +269,7 @@ fn the_directory_is_created_and_its_file_is_private() {
     assert!(matches!(keeper(&file).open(), Err(Error::Unavailable(_))));
 }
 
-/// Fault: commits went on into a file that nobody could open again, and `durable` was answered.
+/// Fault: the spool still wrote to the removed file, and the answer was `durable`.
 #[test]
 fn a_file_that_was_removed_or_replaced_is_not_written_any_more() {
     let removed = |place: &Path| std::fs::remove_dir_all(place).unwrap();

@@ -29,7 +29,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Most rows of a table.
 const ROWS: usize = 15;
 /// Minutes whose losses are an alarm.
-const TEN: usize = 10;
+const ALARM_MINUTES: usize = 10;
 /// Text instead of events, if other machines reach the port without authentication.
 const HIDDEN: &str =
     "Other machines reach this port without authentication, so it shows no events; see --web.config.file.";
@@ -159,7 +159,7 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let account = &top["account"];
     let full = full(&admin);
     let mut html = Html::default();
-    let lost = top["perMinute"]["lost"].as_array().into_iter().flatten().rev().take(TEN);
+    let lost = top["perMinute"]["lost"].as_array().into_iter().flatten().rev().take(ALARM_MINUTES);
     let alarm = alarm(&admin, lost.filter_map(Value::as_u64).sum(), full);
     let class = if alarm.starts_with("OK") { "good" } else { "alarm" };
     html.tag("<p id=\"alarm\" aria-live=\"polite\"><span class=\"").tag(class).tag("\">").text(&alarm);

@@ -189,7 +189,8 @@ pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     }
 }
 
-/// Returns the text of the innermost cause, or of an exec plugin's failure. The outer texts only repeat it, and kube's has the whole status.
+/// Returns the text of the innermost cause, or of an exec plugin's failure. The outer texts only repeat it, and kube's
+/// has the whole status.
 pub(crate) fn cause_of(fault: &(dyn std::error::Error + 'static)) -> String {
     let mut innermost = fault;
     loop {

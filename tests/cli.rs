@@ -594,10 +594,15 @@ fn a_client_command_says_why_it_has_no_answer() {
 
 /// Returns the address of a server that answers every request with this.
 fn answering(answer: &'static str) -> std::net::SocketAddr {
+    answering_in_turn(vec![answer])
+}
+
+/// Returns the address of a server that answers with these in turn, again and again.
+fn answering_in_turn(answers: Vec<&'static str>) -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        for stream in listener.incoming() {
+        for (stream, answer) in listener.incoming().zip(answers.iter().cycle()) {
             let mut stream = stream.unwrap();
             let lines = BufReader::new(stream.try_clone().unwrap()).lines();
             lines.take_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty())).for_each(drop);
@@ -605,6 +610,43 @@ fn answering(answer: &'static str) -> std::net::SocketAddr {
         }
     });
     address
+}
+
+/// Faults: a live `top` ended when one refresh was refused, and did not hear Ctrl-C while a server did not answer.
+#[test]
+fn a_live_top_outlives_a_refused_refresh() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let table = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 47\r\nConnection: close\r\n\r\n\
+                 {\"objects\":[{\"namespace\":\"shop\",\"object\":\"o\"}]}";
+    let refusal = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for (server, signal) in [
+        (answering_in_turn(vec![table, refusal]), None),
+        (silent.local_addr().unwrap(), Some(rustix::process::Signal::Int)),
+    ] {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&ours).and_then(|()| unlockpt(&ours)).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+        let theirs = || std::fs::File::options().read(true).write(true).open(&name).unwrap();
+        let mut top = Command::new(env!("CARGO_BIN_EXE_eventweir"))
+            .args(["top", "--interval", "1ms", "--server", &format!("http://{server}")])
+            .stdin(theirs())
+            .stdout(theirs())
+            .spawn()
+            .unwrap();
+        let mut terminal = std::fs::File::from(ours);
+        let mut asked = None;
+        if let Some(signal) = signal {
+            asked = Some(silent.accept().unwrap());
+            rustix::process::kill_process(rustix::process::Pid::from_child(&top), signal).unwrap();
+        } else {
+            let mut screens = BufReader::new(terminal.try_clone().unwrap()).split(b'H').map(Result::unwrap);
+            let mut next = |text: &str| screens.any(|screen| String::from_utf8_lossy(&screen).contains(text));
+            assert!(next("shop o") && next("403 Forbidden") && next("shop o"));
+            terminal.write_all(b"q").unwrap();
+        }
+        assert_eq!(top.wait().unwrap().code(), Some(0), "{asked:?}");
+    }
 }
 
 #[test]

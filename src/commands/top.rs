@@ -243,7 +243,12 @@ pub fn top(top: &Top) -> Result<(), Error> {
     let view = View::new(top.by, window, top.filter.clone().unwrap_or_default());
     let ended = runtime.block_on(async {
         if is_live {
-            return live(&server, top, view).await;
+            return tokio::select! {
+                // First, so that no request is sent before Ctrl-C is heard.
+                biased;
+                _ = tokio::signal::ctrl_c() => Ok(()),
+                ended = live(&server, top, view) => ended,
+            };
         }
         let document = look(&server, top, &view).await?;
         match top.output {
@@ -277,50 +282,57 @@ fn draw(text: &str) -> Result<(), Error> {
     write(&format!("{CLEAR}{}\n", printable(text)))
 }
 
-/// Refreshes the table until `q` or Ctrl-C.
+/// Refreshes the table until `q`. Once a table is shown, a request that fails is reported below it and tried again.
 async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
     let (mut keys, mut document) = (Keys::open(), look(server, top, &view).await?);
-    let pause = top.interval.max(Duration::from_millis(500));
+    let (pause, mut fault) = (top.interval.max(Duration::from_millis(500)), None);
     loop {
         let rows = view.rows(&document, top.top);
         view.marked = view.marked.min(rows.len().saturating_sub(1));
-        draw(&view.screen(&document, &rows, size(), if keys.is_some() { HELP } else { "" }))?;
+        let help = if keys.is_some() { HELP } else { "" };
+        let below = fault.take().map_or_else(|| help.to_owned(), |fault: Error| format!("{fault}\n{help}"));
+        draw(&view.screen(&document, &rows, size(), &below))?;
         let action = tokio::select! {
             () = tokio::time::sleep(pause), if !view.is_paused => Action::Look,
             key = pressed(&mut keys) => view.press(key, rows.len()),
-            _ = tokio::signal::ctrl_c() => Action::End,
         };
         let question = rows.get(view.marked).and_then(|row| view.question(row));
+        let mut looks = action == Action::Look;
         match (action, question) {
             (Action::End, _) => return Ok(()),
-            (Action::Look, _) => document = look(server, top, &view).await?,
             (Action::Explain, Some(question)) if view.is_of_objects() => {
-                let text = explained(&server.document("explain", &question).await?);
-                if !read(&text, &mut keys).await? {
-                    return Ok(());
+                match server.document("explain", &question).await {
+                    Ok(known) => read(&explained(&known), &mut keys).await?,
+                    Err(error) => fault = Some(error),
                 }
             }
             // Lists the objects with this reason, component or namespace.
             (Action::Explain, Some(question)) => {
                 view.filter = question[0].1.to_owned();
                 view.show(By::Object);
-                document = look(server, top, &view).await?;
+                looks = true;
             }
             (Action::Tap, Some(question)) => {
                 draw("Press any key to go back.")?;
                 let question: Vec<_> = question.into_iter().chain([("max-rate", "100")]).collect();
                 tokio::select! {
-                    ended = server.tap(&question, Format::Table, None) => return ended,
+                    ended = server.tap(&question, Format::Table, None) => fault = ended.err(),
                     _ = pressed(&mut keys) => {}
                 }
             }
-            (Action::Draw | Action::Explain | Action::Tap, _) => {}
+            (Action::Draw | Action::Look | Action::Explain | Action::Tap, _) => {}
+        }
+        if looks {
+            match look(server, top, &view).await {
+                Ok(new) => document = new,
+                Err(error) => fault = Some(error),
+            }
         }
     }
 }
 
-/// Shows a text until a key that does not scroll it. Returns `false` on Ctrl-C.
-async fn read(text: &str, keys: &mut Option<Keys>) -> Result<bool, Error> {
+/// Shows a text until a key that does not scroll it.
+async fn read(text: &str, keys: &mut Option<Keys>) -> Result<(), Error> {
     let mut first = 0;
     loop {
         let (columns, height) = size();
@@ -329,14 +341,10 @@ async fn read(text: &str, keys: &mut Option<Keys>) -> Result<bool, Error> {
         first = first.min(lines.len().saturating_sub(room));
         let shown: Vec<&str> = lines.iter().skip(first).take(room).map(String::as_str).collect();
         draw(&format!("{}\n\nj k scroll  any other key goes back", shown.join("\n")))?;
-        let key = tokio::select! {
-            key = pressed(keys) => key,
-            _ = tokio::signal::ctrl_c() => return Ok(false),
-        };
-        match key {
+        match pressed(keys).await {
             Key::Down | Key::Letter('j') => first += 1,
             Key::Up | Key::Letter('k') => first = first.saturating_sub(1),
-            Key::Letter(_) | Key::Enter | Key::Escape | Key::Erase => return Ok(true),
+            Key::Letter(_) | Key::Enter | Key::Escape | Key::Erase => return Ok(()),
         }
     }
 }

@@ -119,7 +119,8 @@ impl fmt::Display for Error {
             Origin::Flag(flag) => write!(f, "{flag}: ")?,
             Origin::Nowhere => write!(f, "{}: ", printable(&self.file))?,
         }
-        if !self.path.is_empty() {
+        // A flag names its key.
+        if !self.path.is_empty() && !matches!(self.origin, Origin::Flag(_)) {
             write!(f, "{}: ", cut(&self.path))?;
         }
         match &self.problem {

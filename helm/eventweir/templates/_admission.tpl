@@ -4,21 +4,15 @@
 {{- with $root.Values.admission -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
-metadata:
-  name: {{ include "eventweir.clusterName" $root }}
-  labels:
-    {{- include "eventweir.labels" $root | nindent 4 }}
-  {{- if eq $root.Values.tls.mode "certManager" }}
-  annotations:
-    cert-manager.io/inject-ca-from: {{ $root.Release.Namespace }}/{{ include "eventweir.fullname" $root }}
-  {{- end }}
+{{- $injected := dict "cert-manager.io/inject-ca-from" (printf "%s/%s" $root.Release.Namespace (include "eventweir.fullname" $root)) }}
+{{ include "eventweir.metadata" (dict "root" $root "name" (include "eventweir.clusterName" $root) "namespace" "" "annotations" (ternary $injected nil (eq $root.Values.tls.mode "certManager"))) }}
 webhooks:
   - name: events.eventweir.dev
     admissionReviewVersions: [v1]
     clientConfig:
       service:
-        name: {{ include "eventweir.fullname" $root }}
-        namespace: {{ $root.Release.Namespace }}
+        name: {{ include "eventweir.fullname" $root | toYaml }}
+        namespace: {{ $root.Release.Namespace | toYaml }}
         path: /eventweir/v1/admit
         port: {{ $root.Values.service.port }}
       {{- with $.ca }}

@@ -3,13 +3,14 @@
 {{- end }}
 
 {{- define "eventweir.fullname" -}}
+{{- $name := printf "%s-%s" .Release.Name (include "eventweir.name" .) }}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- $name = .Values.fullnameOverride }}
 {{- else if contains (include "eventweir.name" .) .Release.Name }}
-{{- .Release.Name | trunc 63 | trimSuffix "-" }}
-{{- else }}
-{{- printf "%s-%s" .Release.Name (include "eventweir.name" .) | trunc 63 | trimSuffix "-" }}
+{{- $name = .Release.Name }}
 {{- end }}
+{{- /* The name of a release may have dots, the name of a Service may not. */}}
+{{- $name | replace "." "-" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
 {{- define "eventweir.clusterName" -}}
@@ -30,18 +31,36 @@
 {{- end }}
 
 {{- define "eventweir.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "eventweir.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "eventweir.name" . | toYaml }}
+app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{- end }}
 
-{{- define "eventweir.labels" -}}
+{{- /* The labels that no value may replace. */}}
+{{- define "eventweir.ownLabels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ include "eventweir.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
 {{- end }}
+
+{{- /* All labels of an object. Takes a dict: the root, and the labels of this object alone. */}}
+{{- define "eventweir.labels" -}}
+{{- merge (include "eventweir.ownLabels" .root | fromYaml) (default dict .labels) (default dict .root.Values.commonLabels) | toYaml }}
+{{- end }}
+
+{{- /* Metadata of an object. Takes a dict: the root, and what differs from the usual name, namespace, labels and annotations. */}}
+{{- define "eventweir.metadata" -}}
+metadata:
+  name: {{ default (include "eventweir.fullname" .root) .name | toYaml }}
+  {{- with dig "namespace" .root.Release.Namespace . }}
+  namespace: {{ toYaml . }}
+  {{- end }}
+  labels:
+    {{- include "eventweir.labels" . | nindent 4 }}
+  {{- with .annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 
 {{- define "eventweir.serviceAccountName" -}}
@@ -76,7 +95,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- define "eventweir.hostIPs" -}}
 {{- $ips := list }}
 {{- range include "eventweir.hosts" . | fromJsonArray }}
-{{- if or (contains ":" .) (regexMatch "^[0-9.]+$" .) }}{{ $ips = append $ips . }}{{ end }}
+{{- if or (contains ":" .) (regexMatch "^[0-9]+(\\.[0-9]+){3}$" .) }}{{ $ips = append $ips . }}{{ end }}
 {{- end }}
 {{- toJson $ips }}
 {{- end }}
@@ -84,7 +103,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- define "eventweir.hostNames" -}}
 {{- $names := list }}
 {{- range include "eventweir.hosts" . | fromJsonArray }}
-{{- if not (or (contains ":" .) (regexMatch "^[0-9.]+$" .)) }}{{ $names = append $names . }}{{ end }}
+{{- if not (or (contains ":" .) (regexMatch "^[0-9]+(\\.[0-9]+){3}$" .)) }}{{ $names = append $names . }}{{ end }}
 {{- end }}
 {{- toJson $names }}
 {{- end }}
@@ -124,16 +143,6 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- /* The configuration file: values derived from others, overridden by `config`. */}}
 {{- define "eventweir.config" -}}
 {{- $derived := dict "upstream" (dict "kind" "apiserver") }}
-{{- with include "eventweir.mebibytes" (dig "limits" "memory" "" .Values.resources) }}
-{{- if lt (int64 .) 96 }}
-{{- fail "resources.limits.memory is below 96Mi: too little for eventweir and its outbox" }}
-{{- end }}
-{{- end }}
-{{- with include "eventweir.mebibytes" (dig "memory" "" (default dict .Values.config)) }}
-{{- if lt (int64 .) 96 }}
-{{- fail "config.memory is below 96Mi: too little for eventweir and its outbox" }}
-{{- end }}
-{{- end }}
 {{- if include "eventweir.several" . }}
 {{- $derived = mergeOverwrite $derived (dict "correlation" (dict "naming" "deterministic")) }}
 {{- end }}
@@ -168,6 +177,15 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- /* Refuses configurations that cannot work, with a message. */}}
 {{- define "eventweir.check" -}}
 {{- $config := default dict .Values.config }}
+{{- if not .Values.existingConfigMap }}
+{{- range $key, $value := dict "resources.limits.memory" (dig "limits" "memory" "" (default dict .Values.resources)) "config.memory" (dig "memory" "" $config) }}
+{{- with include "eventweir.mebibytes" $value }}
+{{- if lt (int64 .) 96 }}
+{{- fail (printf "%s is below 96Mi: too little for eventweir and its outbox" $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if and (not .Values.existingConfigMap) (not (include "eventweir.hasCallers" .)) (not .Values.insecureListen) }}
 {{- fail "no caller is authenticated (auth.enabled is false) and insecureListen is false: eventweir would not listen on an address that other pods reach. Enable one of them, or run it as a sidecar (deploy/)" }}
 {{- end }}
@@ -194,9 +212,11 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if ne (dig "upstream" "kind" "apiserver" $config) "apiserver" }}
 {{- fail "config.upstream.kind: the chart sets it to apiserver by a flag" }}
 {{- end }}
-{{- $claimed := hasKey .Values.spool.volume "persistentVolumeClaim" }}
-{{- if and $claimed (include "eventweir.several" .) }}
+{{- if and (hasKey (default dict .Values.spool.volume) "persistentVolumeClaim") (include "eventweir.several" .) }}
 {{- fail "spool.volume.persistentVolumeClaim with several pods: they would share one spool, and all but one would run without it. Use kind: StatefulSet with spool.claim" }}
+{{- end }}
+{{- if and (eq .Values.kind "StatefulSet") (gt (len (include "eventweir.fullname" .)) 52) }}
+{{- fail (printf "%s is too long for the pods of a StatefulSet: set a fullnameOverride of at most 52 characters" (include "eventweir.fullname" .)) }}
 {{- end }}
 {{- if and .Values.spool.claim (ne .Values.kind "StatefulSet") }}
 {{- fail "spool.claim needs kind: StatefulSet" }}
@@ -223,21 +243,17 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if and .Values.rbac.namespaces (has (dig "upstream" "history" "off" $config) (list "watch" "list")) }}
 {{- fail "config.upstream.history lists the events of all namespaces, and rbac.namespaces grants only some; omit it, or set it to off" }}
 {{- end }}
-{{- $labels := include "eventweir.labels" . | fromYaml }}
-{{- range $key, $_ := .Values.podLabels }}
+{{- $labels := include "eventweir.ownLabels" . | fromYaml }}
+{{- range $key, $_ := merge dict (default dict .Values.podLabels) (default dict .Values.commonLabels) }}
 {{- if hasKey $labels $key }}
-{{- fail (printf "podLabels: %s is a label of the chart" $key) }}
+{{- fail (printf "podLabels or commonLabels: %s is a label of the chart" $key) }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* Metadata with the chart's labels. */}}
-{{- define "eventweir.metadata" -}}
-metadata:
-  name: {{ include "eventweir.fullname" . }}
-  namespace: {{ .Release.Namespace }}
-  labels:
-    {{- include "eventweir.labels" . | nindent 4 }}
+{{- /* The scraped endpoint of a ServiceMonitor or PodMonitor. */}}
+{{- define "eventweir.endpoint" -}}
+{{- mergeOverwrite (dict "port" "admin" "path" "/metrics" "interval" .interval) (default dict .endpoint) | toYaml }}
 {{- end }}
 
 {{- define "eventweir.portName" -}}

@@ -109,7 +109,14 @@ metadata:
 {{- end }}
 
 {{- define "eventweir.hasCallers" -}}
-{{- if or .Values.auth.enabled (dig "auth" "clientCAFile" "" (default dict .Values.config)) (dig "auth" "tokenReview" "enabled" false (default dict .Values.config)) }}true{{ end }}
+{{- $config := include "eventweir.config" . | fromYaml }}
+{{- if or (dig "auth" "clientCAFile" "" $config) (dig "auth" "tokenReview" "enabled" false $config) }}true{{ end }}
+{{- end }}
+
+{{- /* Whether eventweir asks the API server about callers. */}}
+{{- define "eventweir.asksAboutCallers" -}}
+{{- $config := include "eventweir.config" . | fromYaml }}
+{{- if or (dig "auth" "tokenReview" "enabled" false $config) (dig "auth" "subjectAccessReview" "enabled" false $config) }}true{{ end }}
 {{- end }}
 
 {{- define "eventweir.several" -}}
@@ -187,10 +194,10 @@ metadata:
 {{- end }}
 {{- end }}
 {{- if and (not .Values.existingConfigMap) (not (include "eventweir.hasCallers" .)) (not .Values.insecureListen) }}
-{{- fail "no caller is authenticated (auth.enabled is false) and insecureListen is false: eventweir would not listen on an address that other pods reach. Enable one of them, or run it as a sidecar (deploy/)" }}
+{{- fail "no caller is authenticated (by auth.enabled or config.auth) and insecureListen is false: eventweir would not listen on an address that other pods reach. Enable one of them, or run it as a sidecar (deploy/)" }}
 {{- end }}
-{{- if and (eq .Values.tls.mode "none") .Values.auth.enabled }}
-{{- fail "auth.enabled needs TLS: without it the network can read the callers' tokens. Choose a tls.mode, or auth.enabled: false with insecureListen: true" }}
+{{- if and (eq .Values.tls.mode "none") (include "eventweir.hasCallers" .) (not (hasKey $config "tls")) }}
+{{- fail "auth.enabled needs TLS, and so does config.auth: without it the network can read the callers' tokens. Choose a tls.mode, or auth.enabled: false with insecureListen: true" }}
 {{- end }}
 {{- if and (eq .Values.tls.mode "secret") (not .Values.tls.secretName) }}
 {{- fail "tls.mode is secret, and tls.secretName is empty" }}

@@ -1,5 +1,5 @@
 // Command manifests decodes Kubernetes manifests into the API's own Go types. It refuses unknown fields, duplicate
-// fields and values of a wrong type. Kinds outside Kubernetes (such as ServiceMonitor) are listed and not checked. It
+// fields, values of a wrong type, and a second object of one name in a file. Kinds outside Kubernetes (such as ServiceMonitor) are listed and not checked. It
 // checks neither required fields nor the apiserver's validation beyond types.
 package main
 
@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -21,8 +22,16 @@ func main() {
 		json.SerializerOptions{Yaml: true, Strict: true})
 	good, unknown, bad := 0, 0, 0
 	for _, file := range os.Args[1:] {
+		seen := map[string]bool{}
 		err := each(file, func(n int, document []byte) {
-			_, kind, err := decoder.Decode(document, nil, nil)
+			object, kind, err := decoder.Decode(document, nil, nil)
+			if named, ok := object.(metav1.Object); ok && err == nil {
+				name := fmt.Sprint(kind, " ", named.GetNamespace(), "/", named.GetName())
+				if seen[name] {
+					err = fmt.Errorf("%s is there twice", name)
+				}
+				seen[name] = true
+			}
 			switch {
 			case err == nil:
 				good++

@@ -231,6 +231,9 @@ metadata:
 {{- if and .Values.spool.claim .Values.spool.volume }}
 {{- fail "spool.claim and spool.volume: choose one" }}
 {{- end }}
+{{- if and (eq (dig "ingest" "ack" "" $config) "durable") (not (or .Values.spool.volume .Values.spool.claim (dig "spool" "dir" "" $config))) }}
+{{- fail "config.ingest.ack: durable needs spool.volume or spool.claim" }}
+{{- end }}
 {{- if dig "spool" "dir" "" $config }}
 {{- if or .Values.spool.volume .Values.spool.claim }}
 {{- fail "config.spool.dir beside spool.volume or spool.claim: the chart sets it by a flag" }}

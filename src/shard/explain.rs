@@ -112,6 +112,7 @@ impl Shard {
 
     /// Notes that a client deleted a record with `lost` waiting occurrences.
     pub(super) fn note_deletion(&mut self, handle: &Handle, lost: u64, now: Now) {
+        self.explain.gone(handle.object, handle.record);
         if let Some(spot) = self.explain.ended(handle.object, handle.record) {
             let remark = if lost > 0 { (Verdict::Lost, "deleted") } else { (Verdict::Deleted, "") };
             self.explain.remark(spot, remark, lost, Some(handle.record), &handle.name, now);

@@ -309,6 +309,8 @@ async fn a_deletion_by_a_client_is_named_with_its_lost_occurrences() {
     program.settle().await;
     assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
     assert!(told(&program, "object=pod/web-0").await.starts_with("deleted: A client deleted the record."));
+    let record = &ask(&program, "namespace=shop&object=pod/web-0").await["objects"][0]["records"][0];
+    assert_eq!((&record["name"], &record["state"]), (&json!(first.metadata.name), &json!("gone")));
     // The next occurrence begins another record at 1, and is lost with it.
     client.post(&first).await;
     program.settle().await;

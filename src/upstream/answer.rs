@@ -162,9 +162,14 @@ fn too_large_for_etcd(message: &str) -> bool {
     message.contains("etcdserver: request is too large") || message.contains("message larger than max")
 }
 
-/// Converts a failure to a Status for eventweir's clients.
-pub(super) fn status_of(failure: Failure) -> Status {
-    match failure {
+/// Converts the failure of a client's request to the Status for the client, with `Retry-After` if the answer had it, or
+/// if a request that changed nothing is answered with 429 or 503: clients repeat these only with it.
+pub(super) fn status_of(verb: Verb, failure: Failure) -> Status {
+    let (after, changes_nothing) = match judge(verb, &failure) {
+        Answer::Retry(Retry { after, applied, .. }) => (after, applied == Applied::No),
+        _ => (None, false),
+    };
+    let status = match failure {
         Failure::Denied(denial) if denial.is_status || matches!(denial.status.code, 401 | 408 | 429 | 500..=599) => {
             denial.status
         }
@@ -181,7 +186,12 @@ pub(super) fn status_of(failure: Failure) -> Status {
         Failure::Unreadable(text) => {
             Status::new(500, "InternalError", shorten(format!("the upstream's answer cannot be read: {text}")))
         }
+    };
+    if after.is_none() && !(changes_nothing && matches!(status.code, 429 | 503)) {
+        return status;
     }
+    let seconds = after.map_or(1, |after| after.as_secs().max(1));
+    status.with_retry_after(u32::try_from(seconds).unwrap_or(u32::MAX))
 }
 
 fn shorten(mut message: String) -> String {
@@ -301,7 +311,7 @@ mod tests {
                 let answer = judge(verb, &Failure::Denied(denial.clone().into()));
                 assert_eq!(answer, retry(Fault::NotApiserver, applied), "{verb:?} {code} {body}");
                 let shown = if code == 502 { 502 } else { 503 };
-                assert_eq!(status_of(Failure::Denied(denial.into())).code, shown, "{code} {body}");
+                assert_eq!(status_of(verb, Failure::Denied(denial.into())).code, shown, "{code} {body}");
             }
         }
         let body = status("Status", "Failure", 404);
@@ -365,7 +375,7 @@ mod tests {
     #[test]
     fn clients_get_failures_as_a_status() {
         let check = |failure, code, reason: &str| {
-            let status = status_of(failure);
+            let status = status_of(Verb::Get, failure);
             assert_eq!((status.code, status.reason.as_str()), (code, reason));
         };
         check(Failure::Denied(Status::not_found("", "events", "x").into()), 404, "NotFound");
@@ -375,5 +385,34 @@ mod tests {
         check(Failure::NoCredentials("x".into()), 503, "ServiceUnavailable");
         check(Failure::Lost("x".into()), 503, "ServiceUnavailable");
         check(Failure::Unreadable("x".into()), 500, "InternalError");
+    }
+
+    #[test]
+    fn clients_may_repeat_what_an_overloaded_or_absent_apiserver_has_not_carried_out() {
+        let check = |verb, failure: Failure, expected: u32| {
+            let text = format!("{verb:?} {failure:?}");
+            let seconds = status_of(verb, failure).details.map_or(0, |details| details.retry_after_seconds);
+            assert_eq!(seconds, expected, "{text}");
+        };
+        let denied = |code: u16, after: Option<&'static str>| {
+            let headers = after.map(|after| (http::header::RETRY_AFTER, after.parse().unwrap()));
+            let code = StatusCode::from_u16(code).unwrap();
+            Failure::Denied(Denial::read(code, &headers.into_iter().collect(), b"Too many requests").into())
+        };
+        for verb in [Verb::Get, Verb::List, Verb::Update] {
+            check(verb, denied(429, Some("7")), 7);
+            check(verb, denied(429, Some("0")), 1);
+            check(verb, denied(429, None), 1);
+            check(verb, denied(503, Some("7")), 7);
+            check(verb, Failure::NotSent("x".into()), 1);
+            check(verb, Failure::NoCredentials("x".into()), 1);
+            check(verb, denied(500, None), 0);
+            check(verb, Failure::Deadline, 0);
+        }
+        // An update may have been carried out.
+        for (verb, expected) in [(Verb::List, 1), (Verb::Update, 0)] {
+            check(verb, Failure::Lost("x".into()), expected);
+            check(verb, denied(503, None), expected);
+        }
     }
 }

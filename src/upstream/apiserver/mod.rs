@@ -155,7 +155,8 @@ impl Apiserver {
     /// # Errors
     /// The API server's refusal, or 503 and 504 when there is no answer.
     pub async fn review(&self, path: &str, question: &Value) -> Result<Value, Status> {
-        let (_, body) = self.send_in_time(request::review(path, question), BODY_BYTES_MAX).await.map_err(status_of)?;
+        let sent = self.send_in_time(request::review(path, question), BODY_BYTES_MAX).await;
+        let (_, body) = sent.map_err(|failure| status_of(Verb::Get, failure))?;
         serde_json::from_slice(&body).map_err(|_fault| Status::new(502, "BadGateway", "the answer cannot be read"))
     }
 
@@ -176,7 +177,7 @@ impl Apiserver {
         request: http::Result<http::Request<Body>>,
         decode: impl FnOnce(&Parts, &[u8]) -> Result<T, E>,
     ) -> Result<T, Status> {
-        self.exchange(verb, request, BODY_BYTES_MAX, decode).await.map_err(status_of)
+        self.exchange(verb, request, BODY_BYTES_MAX, decode).await.map_err(|failure| status_of(verb, failure))
     }
 
     /// Sends a client's request that is answered with a list.
@@ -186,7 +187,7 @@ impl Apiserver {
         request: http::Result<http::Request<Body>>,
     ) -> Result<EventList, Status> {
         let decode = |_: &Parts, body: &[u8]| json::list_from_json(self.group, body);
-        self.exchange(verb, request, LIST_BYTES_MAX, decode).await.map_err(status_of)
+        self.exchange(verb, request, LIST_BYTES_MAX, decode).await.map_err(|failure| status_of(verb, failure))
     }
 
     /// Watches the events of one namespace or of all. The timeout applies to the head of the answer only.
@@ -197,7 +198,7 @@ impl Apiserver {
         let opened = tokio::time::timeout(self.timeout, self.open(request)).await.unwrap_or(Err(Failure::Deadline));
         let answer = opened.as_ref().err().map(|failure| judge(Verb::Watch, failure));
         self.metrics.count(Verb::Watch, answer.as_ref(), self.clock.now().mono.since(started));
-        opened.map_err(status_of)
+        opened.map_err(|failure| status_of(Verb::Watch, failure))
     }
 
     async fn open(&self, request: http::Request<Body>) -> Result<Frames, Failure> {

@@ -55,6 +55,8 @@ var scenarios = []scenario{
 	{"old-recorder", oldRecorder},
 	{"new-recorder", newRecorder},
 	{"posts", posts},
+	{"own-endpoint", ownEndpoint},
+	{"redirected", redirected},
 	{"manager", manages},
 	{"websocket", webSocket},
 	{"watch-is-not-delayed", watchDelay},

@@ -8,10 +8,10 @@ const { NAMESPACE: namespace, ADMIN } = process.env;
 // Time limit of polling, in milliseconds.
 const DEADLINE = 30_000;
 
-const config = new KubeConfig();
-config.loadFromDefault();
-const core = config.makeApiClient(CoreV1Api);
-const events = config.makeApiClient(EventsV1Api);
+const inCluster = new KubeConfig();
+inCluster.loadFromDefault();
+const core = inCluster.makeApiClient(CoreV1Api);
+const newEvents = inCluster.makeApiClient(EventsV1Api);
 const administrator = new KubeConfig();
 administrator.loadFromFile(ADMIN);
 const admin = administrator.makeApiClient(CoreV1Api);
@@ -37,18 +37,32 @@ const stored = (name, count) =>
     assert.deepEqual(items.map((event) => event.count ?? event.series?.count), [count]);
   });
 
+async function eventsOfCore(api, name) {
+  for (let n = 0; n < 30; n++) {
+    const body = {
+      metadata: { generateName: 'core-' }, involvedObject: pod(name), reason: 'BackOff', type: 'Warning',
+      message: 'Back-off restarting failed container', source: { component: 'javascript' },
+      firstTimestamp: new Date(), lastTimestamp: new Date(), count: 1,
+    };
+    await api.createNamespacedEvent({ namespace, body });
+  }
+  await stored(name, 30);
+  return '30 occurrences are one record';
+}
+
 const scenarios = {
-  async 'events-of-core'() {
-    for (let n = 0; n < 30; n++) {
-      const body = {
-        metadata: { generateName: 'core-' }, involvedObject: pod('core'), reason: 'BackOff', type: 'Warning',
-        message: 'Back-off restarting failed container', source: { component: 'javascript' },
-        firstTimestamp: new Date(), lastTimestamp: new Date(), count: 1,
-      };
-      await core.createNamespacedEvent({ namespace, body });
-    }
-    await stored('core', 30);
-    return '30 occurrences are one record';
+  'events-of-core': () => eventsOfCore(core, 'core'),
+
+  // The recipe of docs/clients.md. tests/tidy.rs compares its lines.
+  'own-endpoint'() {
+    const endpoint = process.env.ENDPOINT;
+    const config = new KubeConfig();
+    config.loadFromClusterAndUser(
+      { name: 'eventweir', server: endpoint, caFile: '/var/run/secrets/eventweir/ca.crt' },
+      { name: 'eventweir', authProvider: { name: 'tokenFile', config: { tokenFile: '/var/run/secrets/eventweir/token' } } },
+    );
+    const events = config.makeApiClient(CoreV1Api);
+    return eventsOfCore(events, 'own-endpoint');
   },
 
   async 'events-of-the-new-group'() {
@@ -58,7 +72,7 @@ const scenarios = {
         reason: 'BackOff', note: 'Back-off restarting failed container', type: 'Warning',
         reportingController: 'example.com/javascript', reportingInstance: 'javascript-0',
       };
-      await events.createNamespacedEvent({ namespace, body });
+      await newEvents.createNamespacedEvent({ namespace, body });
     }
     await stored('new', 30);
     return '30 occurrences are one record';
@@ -67,7 +81,7 @@ const scenarios = {
   async informer() {
     const seen = [];
     const list = () => core.listNamespacedConfigMap({ namespace });
-    const informer = makeInformer(config, `/api/v1/namespaces/${namespace}/configmaps`, list);
+    const informer = makeInformer(inCluster, `/api/v1/namespaces/${namespace}/configmaps`, list);
     for (const kind of ['add', 'update', 'delete']) {
       informer.on(kind, (object) => object.metadata.name === 'informed' && seen.push(kind));
     }

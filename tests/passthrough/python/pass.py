@@ -56,16 +56,32 @@ def config_map(name):
     return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name), data={"a": "1"})
 
 
-def events_of_core():
+def events_of_core(api=core, name="core"):
     now = datetime.now(timezone.utc)
     for _ in range(30):
-        core.create_namespaced_event(NAMESPACE, client.CoreV1Event(
-            metadata=client.V1ObjectMeta(generate_name="core-"), involved_object=pod("core"), reason="BackOff",
+        api.create_namespaced_event(NAMESPACE, client.CoreV1Event(
+            metadata=client.V1ObjectMeta(generate_name="core-"), involved_object=pod(name), reason="BackOff",
             message="Back-off restarting failed container", type="Warning", count=1, first_timestamp=now,
             last_timestamp=now, source=client.V1EventSource(component="python"),
         ))
-    until("the record", lambda: same("counts", counts("core"), [30]))
+    until("the record", lambda: same("counts", counts(name), [30]))
     return "30 occurrences are one record"
+
+
+def own_endpoint():
+    """The recipe of docs/clients.md. tests/tidy.rs compares its lines."""
+    endpoint = os.environ["ENDPOINT"]
+
+    def token(configuration):
+        with open("/var/run/secrets/eventweir/token") as file:
+            configuration.api_key["authorization"] = "Bearer " + file.read().strip()
+
+    configuration = client.Configuration(host=endpoint)
+    configuration.ssl_ca_cert = "/var/run/secrets/eventweir/ca.crt"
+    configuration.refresh_api_key_hook = token
+    token(configuration)
+    events = client.CoreV1Api(client.ApiClient(configuration))
+    return events_of_core(events, "own-endpoint")
 
 
 def events_of_the_new_group():
@@ -214,7 +230,8 @@ def operator():
 def main():
     failed = 0
     scenarios = (
-        events_of_core, events_of_the_new_group, replace_of_core, replace_of_the_new_group, everything_else, leads, operator
+        events_of_core, events_of_the_new_group, own_endpoint, replace_of_core, replace_of_the_new_group, everything_else,
+        leads, operator,
     )
     for scenario in scenarios:
         name = scenario.__name__.replace("_", "-")

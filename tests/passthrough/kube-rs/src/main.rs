@@ -38,14 +38,28 @@ impl Pod {
         Ok(Self { namespace, client: Client::try_from(config)?, admin: Client::try_from(admin)? })
     }
 
-    /// Publishes the same event 30 times. The recorder keeps its own series, and reports it by patches.
     async fn recorder(&self) -> Outcome<String> {
+        self.publish(Recorder::new(self.client.clone(), reporter()), "recorded").await
+    }
+
+    /// The recipe of docs/clients.md. tests/tidy.rs compares its lines.
+    async fn own_endpoint(&self) -> Outcome<String> {
+        let (endpoint, reporter) = (env::var("ENDPOINT")?, reporter());
+        let mut config = kube::Config::new(endpoint.parse()?);
+        config.root_cert_file = Some("/var/run/secrets/eventweir/ca.crt".into());
+        config.auth_info.token_file = Some("/var/run/secrets/eventweir/token".into());
+        let recorder = Recorder::new(kube::Client::try_from(config)?, reporter);
+        self.publish(recorder, "own-endpoint").await
+    }
+
+    /// Publishes the same event 30 times. The recorder keeps its own series, and reports it by patches.
+    async fn publish(&self, recorder: Recorder, object: &str) -> Outcome<String> {
         let pod = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
             namespace: Some(self.namespace.clone()),
-            name: Some("recorded".to_owned()),
-            uid: Some("uid-recorded".to_owned()),
+            name: Some(object.to_owned()),
+            uid: Some(format!("uid-{object}")),
             ..ObjectReference::default()
         };
         let event = Event {
@@ -55,14 +69,11 @@ impl Pod {
             action: "Restarting".to_owned(),
             secondary: None,
         };
-        let reporter =
-            Reporter { controller: "example.com/kube-rs".to_owned(), instance: Some("kube-rs-0".to_owned()) };
-        let recorder = Recorder::new(self.client.clone(), reporter);
         for _ in 0..30 {
             recorder.publish(&event, &pod).await?;
         }
         let records: Api<Record> = Api::namespaced(self.admin.clone(), &self.namespace);
-        let about = ListParams::default().fields("involvedObject.name=recorded");
+        let about = ListParams::default().fields(&format!("involvedObject.name={object}"));
         let end = Instant::now() + DEADLINE;
         loop {
             let list = records.list(&about).await?;
@@ -125,6 +136,10 @@ impl Pod {
     }
 }
 
+fn reporter() -> Reporter {
+    Reporter { controller: "example.com/kube-rs".to_owned(), instance: Some("kube-rs-0".to_owned()) }
+}
+
 fn report(name: &str, outcome: Outcome<String>) -> bool {
     match &outcome {
         Ok(seen) => println!("ok {name}: {seen}"),
@@ -137,6 +152,7 @@ fn report(name: &str, outcome: Outcome<String>) -> bool {
 async fn main() -> Outcome<ExitCode> {
     let pod = Pod::new().await?;
     let mut passed = report("recorder", pod.recorder().await);
+    passed &= report("own-endpoint", pod.own_endpoint().await);
     passed &= report("objects", pod.objects().await);
     passed &= report("watcher", pod.watcher().await);
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

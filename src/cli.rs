@@ -32,8 +32,9 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Show what it saves on generated events, without a cluster.
     ///
-    /// Simulates an hour of a CronJob and of pods in a crash loop with client-go's correlator and with eventweir's
-    /// defaults. Prints what each writes and shows, and what a client without a correlator would write.
+    /// Simulates an hour of a CronJob, of pods in a crash loop, and of many pods that cannot be scheduled, with
+    /// client-go's correlator and with eventweir's defaults. Prints what each writes and shows, and what a client without
+    /// a correlator would write.
     Demo(Demo),
     /// Show what eventweir would write for recorded events
     ///

@@ -69,6 +69,9 @@ fn demo_shows_what_client_go_loses_and_we_keep() {
     }
     assert!(ours <= 36, "{ours} writes");
     assert_eq!(row(&text, "BackOff")[4], 1800, "the crash loop is shown whole");
+    let storm = row(&text, "FailedScheduling");
+    assert_eq!((storm[1], storm[3], storm[4]), (6000, 6000, 6000));
+    assert!(storm[6] * 5 < storm[3], "a storm of many objects takes {} writes", storm[6]);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 

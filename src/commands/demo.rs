@@ -14,6 +14,9 @@ const START: i64 = 1_772_352_000;
 const MINUTES: i64 = 60;
 /// Pods that crash; each is reported every ten seconds for half an hour.
 const CRASHING_PODS: i64 = 10;
+/// Pods that fit on no node; each is reported every minute for twenty minutes.
+const PENDING_PODS: i64 = 300;
+const PENDING: &str = "FailedScheduling";
 
 /// Runs `demo`.
 ///
@@ -28,15 +31,23 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
     let end = (START + MINUTES * 60 - 1) * 1_000_000_000;
     compared.comparison.run_on(Until::At(end));
     let mut text = "A simulated hour with client-go's correlator and with eventweir.\n\n".to_owned();
-    for (kind, title) in [
+    for (kind, is_pending, title) in [
         (
             "CronJob",
+            false,
             "A CronJob that runs each minute, at the end of the hour: three reasons, one\n\
               budget. Shown occurrences, age of the newest in minutes, and writes:",
         ),
-        ("Pod", "Ten pods in a crash loop for half an hour: the same Warning each ten seconds."),
+        ("Pod", false, "Ten pods in a crash loop for half an hour: the same Warning each ten seconds."),
+        (
+            "Pod",
+            true,
+            "300 pods that fit on no node, each reported once a minute for twenty minutes.\n\
+              The first have records of their own, and a storm record counts the others:",
+        ),
     ] {
-        text += &format!("{title}\n\n{}\n", rows(&compared.comparison, kind, end));
+        let is_wanted = |fact: &Fact| fact.kind == kind && (fact.reason == PENDING) == is_pending;
+        text += &format!("{title}\n\n{}\n", rows(&compared.comparison, is_wanted, end));
     }
     compared.until = compared.comparison.run_on(Until::Settled);
     text += "All events, when nothing waits any more:\n\n";
@@ -47,9 +58,9 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
     if compared.comparison.balances() { Ok(()) } else { Err(Error::Unbalanced) }
 }
 
-/// Renders a row per reason on objects of this kind: what each correlator shows at `end`, and with how many writes.
-fn rows(comparison: &Comparison, kind: &str, end: i64) -> String {
-    let reason = |fact: &Fact| (fact.kind == kind).then(|| fact.reason.clone());
+/// Renders a row per reason of these facts: what each correlator shows at `end`, and with how many writes.
+fn rows(comparison: &Comparison, is_wanted: impl Fn(&Fact) -> bool, end: i64) -> String {
+    let reason = |fact: &Fact| is_wanted(fact).then(|| fact.reason.clone());
     let reasons = sums(comparison, &comparison.columns, reason).into_iter().map(|(reason, sums)| {
         let mut row = vec![reason.to_string(), sums.sent.to_string()];
         for Total { fate, .. } in sums.totals {
@@ -83,7 +94,8 @@ fn conclusion(compared: &Compared) -> String {
     format!("\n{}\n\nNext: kubectl get events -A -o json | eventweir replay -\n", table::wrap(&text))
 }
 
-/// Generates the hour: a `CronJob` that runs each minute, and pods that crash. Seconds and events, in order.
+/// Generates the hour: a `CronJob` that runs each minute, pods that crash, and pods that cannot be scheduled. Seconds
+/// and events, in order.
 fn storm() -> Vec<(i64, Event)> {
     let mut storm = Vec::new();
     for minute in 0..MINUTES {
@@ -110,6 +122,11 @@ fn storm() -> Vec<(i64, Event)> {
                 }
             }
         }
+    }
+    for (minute, pod) in (35..55).flat_map(|minute| (0..PENDING_PODS).map(move |pod| (minute, pod))) {
+        let message = SmolStr::new_static("0/3 nodes are available: 3 Insufficient cpu.");
+        let event = event("Pod", &format!("job-{pod}"), PENDING, message, "Warning", "default-scheduler");
+        storm.push((minute * 60 + pod / 10, event));
     }
     storm.sort_by_key(|(second, _)| *second);
     storm

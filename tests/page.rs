@@ -175,10 +175,30 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     browser.call("Page.navigate", json!({ "url": base })).await;
     let received = "Number([...document.querySelectorAll('dt')].find(dt => dt.textContent === 'received in all').nextSibling.textContent)";
     browser.until(&format!("document.readyState === 'complete' && {received} === 802")).await;
-    // Numbers move without a reload of the page.
-    browser.evaluate("window.same = true").await;
+    // Numbers move without a reload of the page, and while a link in them has the focus. A changed number is not announced.
+    let watch = "window.same = true; window.said = 0; document.querySelector('#live a').focus(); \
+        new MutationObserver(() => { said += 1; }).observe(document.querySelector('#alarm [role=status]'), \
+        { childList: true, characterData: true, subtree: true })";
+    browser.evaluate(watch).await;
+    let alarm = "document.getElementById('alarm').textContent";
+    let losing = browser.evaluate(alarm).await;
     load(400);
     browser.until(&format!("window.same === true && {received} === 1604")).await;
+    assert_eq!(browser.evaluate("document.activeElement === document.querySelector('#live a')").await, json!(true));
+    assert!(losing.as_str().unwrap().starts_with("! LOSING: ") && browser.evaluate(alarm).await != losing, "{losing}");
+    assert_eq!(browser.evaluate("said").await, json!(0));
+    // Paused numbers are old, but the server is not blamed for it. What follows is a minute later, and faster.
+    let faster = "window.turns = 0; ((real, later) => { Date.now = () => real() + 60000; \
+        window.setTimeout = (what) => { turns += 1; later(what, 20); }; })(Date.now, setTimeout)";
+    browser.evaluate("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'p', bubbles: true }))").await;
+    browser.evaluate(faster).await;
+    browser.until("turns >= 2").await;
+    assert_eq!(browser.evaluate("document.getElementById('pause').textContent").await, json!("resume"));
+    let text = browser
+        .evaluate("document.querySelector('header').textContent + document.getElementById('alarm').textContent")
+        .await;
+    assert!(!text.as_str().unwrap().contains("answer"), "{text}");
+    browser.evaluate("document.getElementById('pause').click()").await;
     assert_eq!(browser.is_too_wide().await, json!(false));
     // The last hour is drawn, what is not shown yet is counted, and the second configuration stands beside.
     browser.until("document.querySelectorAll('figure svg polyline[points]').length === 2").await;
@@ -244,5 +264,12 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     let faults: Vec<&Value> = browser.events.iter().filter(faults).collect();
     assert!(faults.is_empty(), "{faults:?}");
     assert!(browser.events.iter().any(|said| said["method"] == "Network.requestWillBeSent"));
+    // A page whose server has stopped says so, instead of the last state.
+    browser.evaluate("history.back()").await;
+    browser.until(&format!("document.readyState === 'complete' && {received} === 1604")).await;
+    browser.evaluate(faster).await;
     app.stop().await;
+    browser
+        .until(&format!("{alarm}.startsWith('! STALE: eventweir does not answer; these are the numbers of 20')"))
+        .await;
 }

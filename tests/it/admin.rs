@@ -112,10 +112,10 @@ async fn the_page_warns_of_the_losses_of_the_last_ten_minutes() {
         client.post(&plain()).await;
     }
     let page = admin.get("/").await.text();
-    assert!(page.contains("! LOSING: 3 occurrences in the last ten minutes; by reason below."), "{page}");
+    assert!(page.contains("! LOSING</strong>: 3 occurrences in the last ten minutes; by reason below."), "{page}");
     program.clock.advance(Duration::from_secs(660));
     let page = admin.get("/").await.text();
-    assert!(page.contains("OK: everything accepted is shown or waits."), "{page}");
+    assert!(page.contains("OK</strong>: everything accepted is shown or waits."), "{page}");
     assert!(page.contains("<dt>lost</dt><dd>3</dd>"), "{page}");
     program.stop().await;
 }

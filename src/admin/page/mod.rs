@@ -116,11 +116,8 @@ fn rows(value: &Value, members: &[&str]) -> Vec<Vec<Cell>> {
 
 /// Renders the page with this main part.
 fn page(title: &str, is_live: bool, main: &str) -> Response {
-    let pause = if is_live {
-        "<button id=\"pause\" type=\"button\" hidden>pause</button> <span id=\"age\" class=\"faint\"></span>"
-    } else {
-        ""
-    };
+    let pause =
+        if is_live { "<button id=\"pause\" type=\"button\" aria-keyshortcuts=\"p\" hidden>pause</button>" } else { "" };
     let html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"stylesheet\" href=\"page.css\">\
@@ -161,9 +158,16 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let mut html = Html::default();
     let lost = top["perMinute"]["lost"].as_array().into_iter().flatten().rev().take(ALARM_MINUTES);
     let alarm = alarm(&admin, lost.filter_map(Value::as_u64).sum(), full);
-    let class = if alarm.starts_with("OK") { "good" } else { "alarm" };
-    html.tag("<p id=\"alarm\" aria-live=\"polite\"><span class=\"").tag(class).tag("\">").text(&alarm);
-    html.tag("</span></p><div id=\"live\"><dl class=\"numbers\">");
+    // Only the first word is announced, because numbers change all the time.
+    let (word, text) = alarm.split_once(':').unwrap_or((&alarm, ""));
+    let class = if word == "OK" { "good" } else { "alarm" };
+    html.tag("<p id=\"alarm\"><strong role=\"status\" class=\"")
+        .tag(class)
+        .tag("\">")
+        .text(word)
+        .tag("</strong>:")
+        .text(text);
+    html.tag("</p><div id=\"live\"><dl class=\"numbers\">");
     for (name, number) in &numbers(&admin, &top, full) {
         html.tag("<div><dt>").text(name).tag("</dt><dd>").text(number).tag("</dd></div>");
     }

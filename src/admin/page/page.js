@@ -1,8 +1,7 @@
 "use strict";
-// Refreshes the page: fetches it again, parses it without running scripts, and replaces the changed parts.
+// Refreshes the page: fetches it again, parses it without running scripts, and changes the parts that differ.
 (() => {
   const pause = document.getElementById("pause");
-  const age = document.getElementById("age");
   const wait = 2000;
   let next = wait;
   let paused = false;
@@ -11,28 +10,40 @@
     paused = !paused;
     pause.textContent = paused ? "resume" : "pause";
   };
+  // Makes `old` equal to `now` and keeps the elements, with the focus, the selection and the open parts in them.
+  const follow = (old, now) => {
+    for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    const before = [...old.childNodes];
+    const after = [...now.childNodes];
+    after.forEach((node, place) => {
+      const same = before[place];
+      if (!same) old.append(node);
+      else if (same.nodeName !== node.nodeName) same.replaceWith(node);
+      else if (node instanceof Element) follow(same, node);
+      else if (same.data !== node.data) same.data = node.data;
+    });
+    before.slice(after.length).forEach((node) => node.remove());
+  };
   const refresh = async () => {
     try {
       if (paused || document.hidden) return;
-      const answer = await fetch(location.href, { cache: "no-store" });
-      if (!answer.ok) throw new Error(answer.status);
+      const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+      // The browser would ask for the password again and again.
+      if (answer.status === 401 && !paused) toggle();
+      if (!answer.ok) throw `answers ${answer.status}`;
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-      for (const name of ["alarm", "live"]) {
-        const old = document.getElementById(name);
-        const now = fresh.getElementById(name);
-        for (const open of now ? old.querySelectorAll("details[open]") : []) {
-          const same = [...now.querySelectorAll("details")].find((next) => next.firstChild.textContent === open.firstChild.textContent);
-          if (same) same.open = true;
-        }
-        if (now && old.innerHTML !== now.innerHTML && !old.contains(document.activeElement)) old.replaceChildren(...now.childNodes);
-      }
+      for (const name of ["alarm", "live"]) follow(document.getElementById(name), fresh.getElementById(name));
       last = Date.now();
       next = wait;
-    } catch {
+    } catch (why) {
       next = Math.min(next * 2, 30000);
+      if (Date.now() - last < 5000 && !paused) return;
+      const [word, text] = document.getElementById("alarm").childNodes;
+      word.className = "alarm";
+      if (word.textContent !== "! STALE") word.textContent = "! STALE";
+      const time = new Date(last).toISOString().slice(0, 19);
+      text.data = `: eventweir ${typeof why === "string" ? why : "does not answer"}; these are the numbers of ${time}Z.`;
     } finally {
-      const seconds = Math.round((Date.now() - last) / 1000);
-      age.textContent = seconds > 5 ? `no answer from eventweir for ${seconds} s` : "";
       setTimeout(refresh, next);
     }
   };

@@ -120,6 +120,27 @@ async fn the_page_warns_of_the_losses_of_the_last_ten_minutes() {
     program.stop().await;
 }
 
+/// It refuses at either limit, so the fuller one counts.
+#[tokio::test]
+async fn the_page_shows_an_outbox_that_is_full_of_bytes() {
+    let fake = FakeApiserver::manual();
+    fake.set_up(false);
+    let program = start_before(&fake, "shards: 1\noutbox: {maxBytes: 1Mi, sourcePercent: 100}\n").await;
+    let (admin, client) = (&mut program.admin().await, &mut program.client().await);
+    for number in 0..4 {
+        let mut large = event("node-1", &format!("web-{number}"), "R", "m");
+        let annotations = &mut large.metadata.rare.get_or_insert_default().annotations;
+        annotations.insert("large".into(), "x".repeat(220_000).into());
+        assert_eq!(client.post(&large).await.status, 201);
+    }
+    let metrics = program.metrics().await;
+    let full = 100.0 * metrics["eventweir_outbox_bytes"] / metrics["eventweir_outbox_limit_bytes"];
+    let full = full.floor();
+    assert!(full > 80.0, "{full}");
+    let page = admin.get("/").await.text();
+    assert!(page.contains(&format!("<dt>outbox</dt><dd>{full:.0} %</dd>")), "{full}: {page}");
+}
+
 /// The newest answer counts: losses in one namespace are not the state of all.
 #[tokio::test]
 async fn an_upstream_that_forbids_writing_shows_in_readiness_and_metrics_until_it_allows_it() {
@@ -136,6 +157,8 @@ async fn an_upstream_that_forbids_writing_shows_in_readiness_and_metrics_until_i
     let reply = admin.get("/readyz").await;
     assert_eq!(reply.status, 200, "no other replica has more rights");
     assert!(reply.text().ends_with("upstream forbidden: it answers 403 to create of events\n"), "{}", reply.text());
+    let page = admin.get("/").await.text();
+    assert!(page.contains("! UPSTREAM forbidden</strong>: it answers 403 to create of events</p>"), "{page}");
     let metrics = program.metrics().await;
     let forbidden = |verb: &str| metrics[&format!("eventweir_upstream_forbidden{{verb=\"{verb}\"}}")];
     assert_eq!((forbidden("create"), forbidden("patch")), (1.0, 0.0));

@@ -218,9 +218,11 @@ fn total(account: &Value, what: &str) -> u64 {
     account[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
 }
 
-/// Returns how full the outbox is, in percent.
+/// Returns how full the outbox is, of records or of bytes, in percent.
 fn full(admin: &Admin) -> usize {
-    100 * admin.0.shards.sizes().records / admin.0.limits.load().outbox.max_records.get()
+    let (sizes, limits) = (admin.0.shards.sizes(), admin.0.limits.load());
+    let outbox = &limits.outbox;
+    (100 * sizes.records / outbox.max_records.get()).max(100 * sizes.bytes / outbox.max_bytes.get())
 }
 
 fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 11] {
@@ -303,12 +305,15 @@ fn conditions(rule: &Rule) -> String {
 fn alarm(admin: &Admin, lost: u64, full: usize) -> String {
     let monitor = &admin.0.monitor;
     let failed = admin.checks().into_iter().find(|(_, passed)| !passed);
+    let upstream = admin.upstream();
     if !monitor.is_up() {
         "! DOWN: the upstream does not answer; events wait in the outbox.".to_owned()
     } else if full >= 80 {
         format!("! FULL: the outbox is {full} % full; at 100 % new records are refused with 429.")
     } else if let Some((check, _)) = failed {
-        format!("! NOT READY: {check}")
+        format!("! NOT READY: {check} fails.")
+    } else if upstream.starts_with("forbidden") {
+        format!("! UPSTREAM {upstream}")
     } else if lost > 0 {
         format!("! LOSING: {lost} occurrences in the last ten minutes; by reason below.")
     } else {

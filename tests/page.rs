@@ -22,6 +22,23 @@ use tokio_tungstenite::tungstenite::Message;
 /// How long a test waits for something that has to come.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// The least contrast of a text with the page, as WCAG computes it.
+const LEAST_CONTRAST: &str = "(() => {
+    const light = (color) => color.match(/[0-9.]+/g).slice(0, 3).map((part) => part / 255)
+        .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, part, place) => sum + part * [0.2126, 0.7152, 0.0722][place], 0.05);
+    const back = light(getComputedStyle(document.body).backgroundColor);
+    const texts = [...document.querySelectorAll('body *')].map((element) => getComputedStyle(element));
+    texts.push(getComputedStyle(document.getElementById('find'), '::placeholder'));
+    return Math.min(...texts.map(({ color }) => Math.max(light(color), back) / Math.min(light(color), back)));
+})()";
+
+/// The tables that have no caption, a column that cannot be seen, or a row without a heading.
+const UNCLEAR_TABLES: &str = "[...document.querySelectorAll('table')].filter((table) => !table.caption?.textContent
+    || [...table.querySelectorAll('thead th')].some((th) => th.scope !== 'col' || (th.offsetWidth === 0 && !th.closest('details')))
+    || [...table.tBodies[0].rows].some((row) => row.cells[0].scope !== 'row' || !row.cells[0].textContent)
+    ).map((table) => table.textContent)";
+
 /// A browser; killed when dropped.
 struct Browser {
     process: Child,
@@ -227,10 +244,13 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
         browser.call("Emulation.setEmulatedMedia", feature).await;
         let back = browser.evaluate("getComputedStyle(document.body).backgroundColor").await;
         assert_eq!(back, if scheme == "dark" { "rgb(13, 17, 23)" } else { "rgb(255, 255, 255)" });
+        let least = browser.evaluate(LEAST_CONTRAST).await;
+        assert!(least.as_f64().unwrap() >= 4.5, "{scheme}: {least}");
     }
     browser.size(360, 740).await;
     browser.evaluate("new Promise(requestAnimationFrame)").await;
     assert_eq!(browser.is_too_wide().await, json!(false));
+    assert_eq!(browser.evaluate(UNCLEAR_TABLES).await, json!([]));
     // The keyboard alone leads to an explanation.
     for (key, text) in [("/", ""), ("", "pod/web-0"), ("Tab", ""), ("", "shop"), ("Enter", "\r")] {
         if key.is_empty() {
@@ -250,6 +270,7 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     let text = browser.evaluate("document.body.textContent").await;
     assert!(text.as_str().unwrap().contains(script), "the message is text");
     assert!(text.as_str().unwrap().contains("dropped: the budget was empty"), "{text}");
+    assert_eq!(browser.evaluate(UNCLEAR_TABLES).await, json!([]));
     assert_eq!(browser.evaluate("document.scripts.length").await, json!(1));
     assert_eq!(browser.evaluate("document.title").await, json!("explain"));
     assert_eq!(browser.is_too_wide().await, json!(false));

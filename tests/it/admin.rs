@@ -120,6 +120,26 @@ async fn the_page_warns_of_the_losses_of_the_last_ten_minutes() {
     program.stop().await;
 }
 
+#[tokio::test]
+async fn the_page_links_to_the_explanation_of_an_object_with_any_name() {
+    let program = start("").await;
+    let (admin, client) = (&mut program.admin().await, &mut program.client().await);
+    let punctuation: String = (' '..='~').filter(|c| !c.is_ascii_alphanumeric()).collect();
+    let names = [&punctuation, "\u{202e}\u{200b}\u{1b}[31m</td>", &"漢".repeat(253)];
+    for name in names {
+        assert_eq!(client.post(&event("node-1", name, "R", "m")).await.status, 201);
+    }
+    let page = admin.get("/").await.text();
+    let links: Vec<_> = page.split("<a href=\"").filter(|link| link.starts_with("explain?")).collect();
+    assert_eq!(links.len(), names.len());
+    for link in links {
+        let link = link.split('"').next().unwrap().replace("&amp;", "&");
+        let answer = admin.get(&format!("/{link}")).await.text();
+        assert!(!answer.contains("Nothing is known") && answer.contains("Decisions"), "{link}: {answer}");
+    }
+    program.stop().await;
+}
+
 /// It refuses at either limit, so the fuller one counts.
 #[tokio::test]
 async fn the_page_shows_an_outbox_that_is_full_of_bytes() {

@@ -6,7 +6,6 @@
 mod drawing;
 mod shadow;
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -47,7 +46,11 @@ impl Html {
 
     /// Adds escaped text.
     fn text(&mut self, text: &str) -> &mut Self {
-        for c in clean(text, 2000).chars() {
+        self.escaped(&clean(text, 2000))
+    }
+
+    fn escaped(&mut self, text: &str) -> &mut Self {
+        for c in text.chars() {
             match c {
                 '&' => self.0.push_str("&amp;"),
                 '<' => self.0.push_str("&lt;"),
@@ -60,32 +63,31 @@ impl Html {
         self
     }
 
-    /// Adds a table. Columns whose heading begins with `-` are hidden on narrow screens.
+    /// Adds a table, whose first column names its rows.
     fn table(&mut self, title: &str, headings: &[&str], rows: &[Vec<Cell>]) -> &mut Self {
-        self.tag("<h2>").text(title).tag("</h2>");
         if rows.is_empty() {
-            return self.tag("<p class=\"faint\">none</p>");
+            return self.tag("<h2>").text(title).tag("</h2><p class=\"faint\">none</p>");
         }
-        let class = |index: usize| if headings[index].starts_with('-') { " class=\"wide\"" } else { "" };
-        self.tag("<table><thead><tr>");
-        for (index, heading) in headings.iter().enumerate() {
-            write!(self.0, "<th scope=\"col\"{}>", class(index)).unwrap_or_default();
-            self.text(heading.trim_start_matches('-')).tag("</th>");
+        self.tag("<div class=\"scroll\"><table><caption><h2>").text(title).tag("</h2></caption><thead><tr>");
+        for heading in headings {
+            self.tag("<th scope=\"col\">").text(heading).tag("</th>");
         }
         self.tag("</tr></thead><tbody>");
         for row in rows {
             self.tag("<tr>");
             for (index, cell) in row.iter().enumerate() {
-                write!(self.0, "<td{}>", class(index)).unwrap_or_default();
+                self.tag(if index == 0 { "<th scope=\"row\">" } else { "<td>" });
                 match cell {
                     Cell::Text(text) => self.text(text),
-                    Cell::Link(text, target) => self.tag("<a href=\"").text(target).tag("\">").text(text).tag("</a>"),
+                    Cell::Link(text, target) => {
+                        self.tag("<a href=\"").escaped(target).tag("\">").text(text).tag("</a>")
+                    }
                 };
-                self.tag("</td>");
+                self.tag(if index == 0 { "</th>" } else { "</td>" });
             }
             self.tag("</tr>");
         }
-        self.tag("</tbody></table>")
+        self.tag("</tbody></table></div>")
     }
 }
 
@@ -97,8 +99,9 @@ enum Cell {
 impl From<&Value> for Cell {
     fn from(value: &Value) -> Self {
         Self::Text(match value {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
+            Value::String(text) if !text.is_empty() => text.clone(),
+            Value::String(_) | Value::Null => "-".to_owned(),
+            Value::Object(members) if members.is_empty() => "0".to_owned(),
             Value::Object(members) => {
                 members.iter().map(|(name, number)| format!("{name} {number}")).collect::<Vec<_>>().join(", ")
             }
@@ -178,22 +181,20 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
         objects.truncate(ROWS);
         for (cells, row) in objects.iter_mut().zip(top["objects"].as_array().into_iter().flatten()) {
             let [object, namespace] = ["object", "namespace"].map(|member| row[member].as_str().unwrap_or_default());
-            let mut pairs = form_urlencoded::Serializer::new("explain?".to_owned());
+            let mut pairs = form_urlencoded::Serializer::for_suffix("explain?".to_owned(), 8);
             pairs.append_pair("object", object).append_pair("namespace", namespace);
             cells[0] = Cell::Link(format!("{namespace} {object}"), pairs.finish());
         }
         html.table(
             "Noisiest objects, last hour",
-            &["object", "reason", "-per second", "received", "writes", "-lost"],
+            &["object", "reason", "per second", "received", "writes", "lost"],
             &objects,
         );
         html.tag("<div class=\"sides\">");
         for (title, member) in [("Reasons", "reasons"), ("Sources", "components"), ("Namespaces", "namespaces")] {
             let mut table = rows(&top[member], &["name", "perSecond", "received", "writes"]);
             table.truncate(ROWS);
-            html.tag("<section>")
-                .table(title, &["name", "-per second", "received", "writes"], &table)
-                .tag("</section>");
+            html.tag("<section>").table(title, &["name", "per second", "received", "writes"], &table).tag("</section>");
         }
     } else {
         html.tag("<p class=\"faint\">").text(HIDDEN).tag("</p><div class=\"sides\">");
@@ -344,21 +345,20 @@ pub(super) async fn explain(State(admin): State<Admin>, request: Request) -> Res
         html.tag("<section>");
         let part =
             ["reason", "type", "source", "received", "shown", "inSummary", "waiting", "lost", "rejected", "lastShown"];
-        let headings =
-            ["reason", "-type", "-source", "received", "shown", "-in a digest", "waiting", "lost", "-rejected"];
-        let headings = [&headings[..], &["-last shown"]].concat();
+        let headings = ["reason", "type", "source", "received", "shown", "in a digest", "waiting", "lost", "rejected"];
+        let headings = [&headings[..], &["last shown"]].concat();
         html.table(&format!("{kind} {namespace}/{name}"), &headings, &rows(&object["reasons"], &part));
         let budget = ["key", "suppression", "tokens", "burst", "nextToken", "spentOn"];
-        let headings = ["budget", "-suppression", "tokens", "-of", "next token", "spent on"];
+        let headings = ["budget", "suppression", "tokens", "of", "next token", "spent on"];
         html.table("Budgets", &headings, &rows(&object["budgets"], &budget));
         let record = ["name", "form", "count", "pending", "state", "messages"];
         html.table(
             "Records",
-            &["name", "form", "count", "-waiting", "-state", "last messages"],
+            &["name", "form", "count", "waiting", "state", "last messages"],
             &rows(&object["records"], &record),
         );
         let decision = ["last", "reason", "verdict", "occurrences", "why", "nextToken", "text"];
-        let headings = ["time", "reason", "verdict", "-occurrences", "-why", "-next token", "text"];
+        let headings = ["time", "reason", "verdict", "occurrences", "why", "next token", "text"];
         let mut decisions = rows(&object["decisions"], &decision);
         decisions.reverse();
         html.table("Decisions, the newest first", &headings, &decisions).tag("</section>");

@@ -34,7 +34,7 @@ pub(super) fn section(html: &mut Html, difference: &Value, shows_events: bool) {
         let rows = difference["reasons"].as_array().into_iter().flatten().filter(differs).take(ROWS).map(row);
         html.table(
             "Reasons that differ, in force / shadow",
-            &["reason", "received", "writes", "shown", "-in a digest", "lost"],
+            &["reason", "received", "writes", "shown", "in a digest", "lost"],
             &rows.collect::<Vec<_>>(),
         );
     }

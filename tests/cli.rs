@@ -615,40 +615,43 @@ fn answering_in_turn(answers: Vec<&'static str>) -> std::net::SocketAddr {
     address
 }
 
-/// Faults: a live `top` ended when one refresh was refused, and did not hear Ctrl-C while a server did not answer.
+/// Faults: a live `top` ended when one refresh was refused. While a server did not answer, Ctrl-C was not heard, or left
+/// the terminal without echo.
 #[test]
-fn a_live_top_outlives_a_refused_refresh() {
+fn a_live_top_outlives_a_refused_refresh_and_hears_ctrl_c() {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{LocalModes, tcgetattr};
     let table = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 47\r\nConnection: close\r\n\r\n\
                  {\"objects\":[{\"namespace\":\"shop\",\"object\":\"o\"}]}";
     let refusal = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    for (server, signal) in [
-        (answering_in_turn(vec![table, refusal]), None),
-        (silent.local_addr().unwrap(), Some(rustix::process::Signal::Int)),
-    ] {
+    for answers in [&[table, refusal][..], &[]] {
+        let server = if answers.is_empty() { silent.local_addr().unwrap() } else { answering_in_turn(answers.to_vec()) };
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).and_then(|()| unlockpt(&ours)).unwrap();
         let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
-        let theirs = || std::fs::File::options().read(true).write(true).open(&name).unwrap();
+        let open = || std::fs::File::options().read(true).write(true).open(&name).unwrap();
+        let (theirs, mut ours) = (open(), std::fs::File::from(ours));
+        let echoes = || tcgetattr(&theirs).unwrap().local_modes.contains(LocalModes::ECHO | LocalModes::ICANON);
+        assert!(echoes());
         let mut top = Command::new(env!("CARGO_BIN_EXE_eventweir"))
             .args(["top", "--interval", "1ms", "--server", &format!("http://{server}")])
-            .stdin(theirs())
-            .stdout(theirs())
+            .stdin(open())
+            .stdout(open())
             .spawn()
             .unwrap();
-        let mut terminal = std::fs::File::from(ours);
         let mut asked = None;
-        if let Some(signal) = signal {
+        if answers.is_empty() {
             asked = Some(silent.accept().unwrap());
-            rustix::process::kill_process(rustix::process::Pid::from_child(&top), signal).unwrap();
+            let top = rustix::process::Pid::from_child(&top);
+            rustix::process::kill_process(top, rustix::process::Signal::Int).unwrap();
         } else {
-            let mut screens = BufReader::new(terminal.try_clone().unwrap()).split(b'H').map(Result::unwrap);
+            let mut screens = BufReader::new(ours.try_clone().unwrap()).split(b'H').map(Result::unwrap);
             let mut next = |text: &str| screens.any(|screen| String::from_utf8_lossy(&screen).contains(text));
-            assert!(next("shop o") && next("403 Forbidden") && next("shop o"));
-            terminal.write_all(b"q").unwrap();
+            assert!(next("shop o") && !echoes() && next("403 Forbidden") && next("shop o"));
+            ours.write_all(b"q").unwrap();
         }
-        assert_eq!(top.wait().unwrap().code(), Some(0), "{asked:?}");
+        assert_eq!((top.wait().unwrap().code(), echoes()), (Some(0), true), "{asked:?}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Text tables: texts are aligned left, numbers right.
 
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 use crate::explain::clean;
 
 /// Columns of the narrowest terminal that tables are made for.
@@ -15,10 +17,10 @@ pub(super) fn render(headings: &[&str], left_columns: usize, rows: &[Vec<String>
 
 /// Does the same in at most `width` columns, by cutting the widest texts; numbers are never cut.
 pub(super) fn render_within(width: usize, headings: &[&str], left_columns: usize, rows: &[Vec<String>]) -> String {
-    let mut widths: Vec<usize> = headings.iter().map(|heading| heading.chars().count()).collect();
+    let mut widths: Vec<usize> = headings.iter().map(|heading| heading.width()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.width());
         }
     }
     while widths.iter().map(|width| width + 3).sum::<usize>() - 1 > width {
@@ -30,7 +32,7 @@ pub(super) fn render_within(width: usize, headings: &[&str], left_columns: usize
         let mut rendered = String::new();
         for (index, (cell, width)) in cells.zip(&widths).enumerate() {
             let cell = if index < left_columns { &clean(&cut(cell, *width), usize::MAX) } else { cell };
-            let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
+            let padding = " ".repeat(width.saturating_sub(cell.width()));
             rendered.push_str(if index == 0 { "  " } else { "   " });
             if index < left_columns {
                 rendered.push_str(cell);
@@ -63,18 +65,25 @@ pub(super) fn without_empty<'a>(headings: &[&'a str], optional: &[&str], rows: &
     left
 }
 
+/// Cuts a text to at most `width` columns of a terminal.
 pub(super) fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
+    if text.width() <= width {
         return text.to_owned();
     }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+    let mut room = width.saturating_sub(1);
+    let fits = |letter: &char| {
+        let left = room.checked_sub(letter.width().unwrap_or_default());
+        room = left.unwrap_or_default();
+        left.is_some()
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
 }
 
 /// Wraps words into lines of at most [`WIDTH`] columns.
 pub(super) fn wrap(text: &str) -> String {
     let (mut wrapped, mut column) = (String::new(), 0);
     for word in text.split(' ') {
-        let width = word.chars().count();
+        let width = word.width();
         let breaks = column > 0 && column + 1 + width > WIDTH;
         wrapped.push_str(if column == 0 {
             ""
@@ -104,6 +113,17 @@ mod tests {
         let rows = [vec!["a".repeat(20), "b".repeat(12), "1000000".to_owned()]];
         let text = render_within(36, &["x", "y", "n"], 2, &rows);
         assert_eq!(text.lines().nth(1), Some("  aaaaaaaaaa…   bbbbbbbbb…   1000000"));
+    }
+
+    #[test]
+    fn columns_line_up_in_any_script() {
+        let rows =
+            ["abcd", "漢字", "e\u{301}\u{200b}bcd", "漢字ポッド"].map(|name| vec![name.to_owned(), "1".to_owned()]);
+        let text = render_within(11, &["x", "n"], 1, &rows);
+        assert_eq!(
+            text,
+            "  x          n\n  abcd       1\n  漢字       1\n  e\u{301}\u{200b}bcd       1\n  漢字ポ…    1\n"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use serde_json::Value;
+use unicode_width::UnicodeWidthChar as _;
 
 use super::keys::{Key, Keys, size};
 use super::look::{Server, WIDTH, explained};
@@ -244,7 +245,7 @@ pub fn top(top: &Top) -> Result<(), Error> {
     let ended = runtime.block_on(async {
         if is_live {
             return tokio::select! {
-                // First, so that no request is sent before Ctrl-C is heard.
+                // First, so that a signal never ends the program before the terminal is restored.
                 biased;
                 _ = tokio::signal::ctrl_c() => Ok(()),
                 ended = live(&server, top, view) => ended,
@@ -283,6 +284,7 @@ fn draw(text: &str) -> Result<(), Error> {
 }
 
 /// Refreshes the table until `q`. Once a table is shown, a request that fails is reported below it and tried again.
+/// Dropping this restores the terminal.
 async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
     let (mut keys, mut document) = (Keys::open(), look(server, top, &view).await?);
     let (pause, mut fault) = (top.interval.max(Duration::from_millis(500)), None);
@@ -353,11 +355,16 @@ async fn read(text: &str, keys: &mut Option<Keys>) -> Result<(), Error> {
 fn folded(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
-        let letters: Vec<char> = line.chars().collect();
-        lines.extend(letters.chunks(columns.max(1)).map(|part| part.iter().collect::<String>()));
-        if letters.is_empty() {
-            lines.push(String::new());
+        let (mut part, mut width) = (String::new(), 0);
+        for letter in line.chars() {
+            width += letter.width().unwrap_or_default();
+            if width > columns && !part.is_empty() {
+                lines.push(std::mem::take(&mut part));
+                width = letter.width().unwrap_or_default();
+            }
+            part.push(letter);
         }
+        lines.push(part);
     }
     lines
 }
@@ -480,5 +487,6 @@ mod tests {
     #[test]
     fn long_lines_are_folded() {
         assert_eq!(folded("abcde\n\nf", 2), ["ab", "cd", "e", "", "f"]);
+        assert_eq!(folded("a漢字e\u{301}b", 2), ["a", "漢", "字", "e\u{301}b"]);
     }
 }

@@ -15,10 +15,10 @@ use crate::explain::{Window, clean, saved};
 
 /// Help for the keys, below a live table.
 const HELP: &str = "o object  r reason  c component  n namespace  tab next  1 2 3 last 1m, 10m, 1h\n\
-    j k move  enter explain  t tap  / filter  s sort  S reverse  p pause  q quit";
+    q quit  j k move  enter explain  t tap  / filter  s sort  S reverse  p pause";
 
-/// Lines of the screen that are not rows of the table.
-const FRAME: usize = 10;
+/// Lines of the screen that are not rows of the table, with the empty one of the cursor.
+const FRAME: usize = 11;
 
 /// LIMIT: characters of a filter; further ones are ignored.
 const FILTER: usize = 60;
@@ -469,6 +469,10 @@ mod tests {
         let narrow = view.screen(&document, &view.rows(&document, 0), (20, 24), HELP);
         assert!(narrow.lines().all(|line| line.chars().count() <= 20), "{narrow}");
         assert_eq!(marked(&view, 24).as_deref(), Some("shop Pod/a"));
+        // The end of the last line would otherwise move the first line out of sight.
+        let account = json!({ "waiting": {}, "lost": {}, "rejected": {} });
+        let full = json!({ "account": account, "objects": vec![row("a"); 30] });
+        assert_eq!(view.screen(&full, &view.rows(&full, 0), (80, 24), HELP).lines().count(), 23);
         assert_eq!(press(&mut view, "jjjj"), Action::Draw);
         assert_eq!(marked(&view, 24).as_deref(), Some("shop Pod/c"));
         assert_eq!(marked(&view, 11).as_deref(), Some("shop Pod/c"), "there is room for one row");

@@ -626,7 +626,8 @@ fn a_live_top_outlives_a_refused_refresh_and_hears_ctrl_c() {
     let refusal = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for answers in [&[table, refusal][..], &[]] {
-        let server = if answers.is_empty() { silent.local_addr().unwrap() } else { answering_in_turn(answers.to_vec()) };
+        let server =
+            if answers.is_empty() { silent.local_addr().unwrap() } else { answering_in_turn(answers.to_vec()) };
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).and_then(|()| unlockpt(&ours)).unwrap();
         let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();

@@ -1,6 +1,7 @@
 //! Tests the program as a user starts it: exit codes, output, and the orderly stop.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -8,6 +9,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 
+use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -615,12 +619,33 @@ fn answering_in_turn(answers: Vec<&'static str>) -> std::net::SocketAddr {
     address
 }
 
+/// Runs the program in a terminal. Returns it, and both ends of the terminal: the person's, and the program's.
+fn in_a_terminal(arguments: &[&str]) -> (Child, File, File) {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).and_then(|()| unlockpt(&ours)).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+    let open = || File::options().read(true).write(true).open(&name).unwrap();
+    let theirs = open();
+    let program =
+        Command::new(env!("CARGO_BIN_EXE_eventweir")).args(arguments).stdin(open()).stdout(open()).spawn().unwrap();
+    (program, ours.into(), theirs)
+}
+
+fn signal(program: &Child, signal: Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(program), signal).unwrap();
+}
+
+/// Reads what a terminal shows, screen by screen, until one shows the text.
+fn shows(terminal: &File) -> impl FnMut(&str) -> bool + use<> {
+    // A screen begins with ESC [ H.
+    let mut screens = BufReader::new(terminal.try_clone().unwrap()).split(b'\x1b').map(Result::unwrap);
+    move |text| screens.any(|screen| String::from_utf8_lossy(&screen).contains(text))
+}
+
 /// Faults: a live `top` ended when one refresh was refused. While a server did not answer, Ctrl-C was not heard, or left
 /// the terminal without echo.
 #[test]
 fn a_live_top_outlives_a_refused_refresh_and_hears_ctrl_c() {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    use rustix::termios::{LocalModes, tcgetattr};
     let table = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 47\r\nConnection: close\r\n\r\n\
                  {\"objects\":[{\"namespace\":\"shop\",\"object\":\"o\"}]}";
     let refusal = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -628,32 +653,39 @@ fn a_live_top_outlives_a_refused_refresh_and_hears_ctrl_c() {
     for answers in [&[table, refusal][..], &[]] {
         let server =
             if answers.is_empty() { silent.local_addr().unwrap() } else { answering_in_turn(answers.to_vec()) };
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&ours).and_then(|()| unlockpt(&ours)).unwrap();
-        let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
-        let open = || std::fs::File::options().read(true).write(true).open(&name).unwrap();
-        let (theirs, mut ours) = (open(), std::fs::File::from(ours));
+        let server = format!("http://{server}");
+        let (mut top, mut ours, theirs) = in_a_terminal(&["top", "--interval", "1ms", "--server", &server]);
         let echoes = || tcgetattr(&theirs).unwrap().local_modes.contains(LocalModes::ECHO | LocalModes::ICANON);
-        assert!(echoes());
-        let mut top = Command::new(env!("CARGO_BIN_EXE_eventweir"))
-            .args(["top", "--interval", "1ms", "--server", &format!("http://{server}")])
-            .stdin(open())
-            .stdout(open())
-            .spawn()
-            .unwrap();
         let mut asked = None;
         if answers.is_empty() {
             asked = Some(silent.accept().unwrap());
-            let top = rustix::process::Pid::from_child(&top);
-            rustix::process::kill_process(top, rustix::process::Signal::Int).unwrap();
+            assert!(!echoes());
+            signal(&top, Signal::Int);
         } else {
-            let mut screens = BufReader::new(ours.try_clone().unwrap()).split(b'H').map(Result::unwrap);
-            let mut next = |text: &str| screens.any(|screen| String::from_utf8_lossy(&screen).contains(text));
+            let mut next = shows(&ours);
             assert!(next("shop o") && !echoes() && next("403 Forbidden") && next("shop o"));
             ours.write_all(b"q").unwrap();
         }
         assert_eq!((top.wait().unwrap().code(), echoes()), (Some(0), true), "{asked:?}");
     }
+}
+
+#[test]
+fn top_is_drawn_again_when_its_window_changes() {
+    let server = Server::start(&[]);
+    let (mut top, mut ours, theirs) = in_a_terminal(&["top", "--server", &format!("http://{}", server.listen)]);
+    let mut next = shows(&ours);
+    assert!(next("p pause"));
+    ours.write_all(b"p").unwrap();
+    assert!(next("PAUSED"));
+    let (ws_col, ws_row, ws_xpixel, ws_ypixel) = (30, 20, 0, 0);
+    tcsetwinsize(&theirs, Winsize { ws_row, ws_col, ws_xpixel, ws_ypixel }).unwrap();
+    // The kernel sends it to the processes whose controlling terminal this is, and the test's program has none.
+    signal(&top, Signal::Winch);
+    assert!(next("q quit  j k move  enter expla…"));
+    ours.write_all(b"q").unwrap();
+    assert!(top.wait().unwrap().success());
+    assert_eq!(server.terminate(), Some(0));
 }
 
 #[test]

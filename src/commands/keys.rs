@@ -3,6 +3,7 @@
 use std::io::{IsTerminal as _, Read as _};
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// LIMIT: keys in the queue; at the limit, no more are read.
@@ -16,12 +17,15 @@ pub(super) enum Key {
     Enter,
     Escape,
     Erase,
+    /// No key: the terminal has another size.
+    Resized,
 }
 
 /// A terminal in which each key is delivered at once and not echoed. Dropping this restores the terminal.
 pub(super) struct Keys {
     before: Termios,
     pressed: mpsc::Receiver<Key>,
+    resized: Signal,
 }
 
 impl Keys {
@@ -31,7 +35,7 @@ impl Keys {
         if !stdin.is_terminal() {
             return None;
         }
-        let before = tcgetattr(&stdin).ok()?;
+        let (before, resized) = (tcgetattr(&stdin).ok()?, signal(SignalKind::window_change()).ok()?);
         let mut single = before.clone();
         // Ctrl-C still sends a signal.
         single.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
@@ -48,14 +52,15 @@ impl Keys {
                 }
             }
         });
-        Some(Self { before, pressed })
+        Some(Self { before, pressed, resized })
     }
 
-    /// Returns the next key; never returns once the input has ended.
+    /// Returns the next key; none any more once the input has ended.
     pub(super) async fn next(&mut self) -> Key {
-        match self.pressed.recv().await {
-            Some(key) => key,
-            None => std::future::pending().await,
+        tokio::select! {
+            Some(key) = self.pressed.recv() => key,
+            Some(()) = self.resized.recv() => Key::Resized,
+            else => std::future::pending().await,
         }
     }
 }
@@ -67,11 +72,14 @@ impl Drop for Keys {
     }
 }
 
-/// Decodes what a terminal has sent at once: a key that is no letter is one escape sequence.
+/// Decodes what a terminal has sent at once: a key that is no letter is one escape sequence. A key that is held down
+/// arrives several times.
 fn keys(bytes: &[u8]) -> Vec<Key> {
     match bytes {
-        b"\x1b[A" | b"\x1bOA" => vec![Key::Up],
-        b"\x1b[B" | b"\x1bOB" => vec![Key::Down],
+        [b'\x1b', b'[' | b'O', arrow @ (b'A' | b'B'), rest @ ..] => {
+            let key = if *arrow == b'A' { Key::Up } else { Key::Down };
+            std::iter::once(key).chain(keys(rest)).collect()
+        }
         b"\x1b" => vec![Key::Escape],
         [b'\x1b', ..] => Vec::new(),
         _ => {
@@ -104,6 +112,7 @@ mod tests {
     fn input_is_one_escape_sequence_or_letters() {
         assert_eq!(keys(b"\x1b[A"), [Key::Up]);
         assert_eq!(keys(b"\x1bOB"), [Key::Down]);
+        assert_eq!(keys(b"\x1b[B\x1b[B\x1b[Aj"), [Key::Down, Key::Down, Key::Up, Key::Letter('j')]);
         assert_eq!(keys(b"\x1b"), [Key::Escape]);
         assert_eq!(keys(b"\x1b[15~"), []);
         assert_eq!(keys("aö\r\x7f\x01".as_bytes()), [Key::Letter('a'), Key::Letter('ö'), Key::Enter, Key::Erase]);

@@ -74,7 +74,7 @@ impl View {
                 Key::Down => self.marked = (self.marked + 1).min(rows.saturating_sub(1)),
                 Key::Enter => return Action::Explain,
                 Key::Escape => return self.look_for(String::new()),
-                Key::Erase | Key::Letter(_) => {}
+                Key::Erase | Key::Resized | Key::Letter(_) => {}
             }
             return Action::Draw;
         };
@@ -112,7 +112,7 @@ impl View {
             Key::Escape => return Action::Draw,
             Key::Letter(letter) if !letter.is_control() && typed.len() < FILTER => typed.push(letter),
             Key::Erase => drop(typed.pop()),
-            Key::Letter(_) | Key::Up | Key::Down => {}
+            Key::Letter(_) | Key::Up | Key::Down | Key::Resized => {}
         }
         self.typed = Some(typed);
         Action::Draw
@@ -319,7 +319,7 @@ async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
                 let question: Vec<_> = question.into_iter().chain([("max-rate", "100")]).collect();
                 tokio::select! {
                     ended = server.tap(&question, Format::Table, None) => fault = ended.err(),
-                    _ = pressed(&mut keys) => {}
+                    () = async { while pressed(&mut keys).await == Key::Resized {} } => {}
                 }
             }
             (Action::Draw | Action::Look | Action::Explain | Action::Tap, _) => {}
@@ -346,6 +346,7 @@ async fn read(text: &str, keys: &mut Option<Keys>) -> Result<(), Error> {
         match pressed(keys).await {
             Key::Down | Key::Letter('j') => first += 1,
             Key::Up | Key::Letter('k') => first = first.saturating_sub(1),
+            Key::Resized => {}
             Key::Letter(_) | Key::Enter | Key::Escape | Key::Erase => return Ok(()),
         }
     }
@@ -374,7 +375,7 @@ fn totals(document: &Value) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let (received, written) = (number(&document["receivedLastHour"]), number(&document["writtenLastHour"]));
     let mut text = format!(
-        "received {:.1}/s   written {:.2}/s   saved {} of last hour   not shown yet {}\n",
+        "received {:.2}/s   written {:.2}/s   saved {} of last hour   not shown yet {}\n",
         number(&document["receivedPerSecond"]),
         number(&document["writtenPerSecond"]),
         saved(received, written),
@@ -486,6 +487,12 @@ mod tests {
         assert_eq!(view.question(&rows[0]), Some(vec![("source", "kubelet")]));
         assert_eq!(view.question(&rows[1]), None);
         assert_eq!(press(&mut view, "t"), Action::Tap);
+    }
+
+    #[test]
+    fn a_few_events_an_hour_are_not_none() {
+        let document = json!({ "receivedPerSecond": 0.03, "writtenPerSecond": 0.02 });
+        assert!(totals(&document).starts_with("received 0.03/s   written 0.02/s   "));
     }
 
     #[test]

@@ -237,7 +237,7 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
         (_, None) => "not followed".to_owned(),
     };
     [
-        ("received", format!("{:.1}/s", number("receivedPerSecond"))),
+        ("received", format!("{:.2}/s", number("receivedPerSecond"))),
         ("written", format!("{:.2}/s", number("writtenPerSecond"))),
         ("saved, 1 h", saved),
         ("received in all", account["received"].to_string()),

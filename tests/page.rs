@@ -272,7 +272,9 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     assert!(text.as_str().unwrap().contains("dropped: the budget was empty"), "{text}");
     assert_eq!(browser.evaluate(UNCLEAR_TABLES).await, json!([]));
     assert_eq!(browser.evaluate("document.scripts.length").await, json!(1));
-    assert_eq!(browser.evaluate("document.title").await, json!("explain"));
+    assert_eq!(browser.evaluate("document.title").await, json!("explain pod/web-0"));
+    let searched = "[...document.querySelectorAll('input')].map((input) => input.getAttribute('value'))";
+    assert_eq!(browser.evaluate(searched).await, json!(["pod/web-0", "shop"]));
     assert_eq!(browser.is_too_wide().await, json!(false));
     let faults = |said: &&Value| match said["method"].as_str().unwrap_or_default() {
         "Runtime.exceptionThrown" | "Log.entryAdded" | "Runtime.consoleAPICalled" => true,

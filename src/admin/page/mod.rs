@@ -8,8 +8,8 @@ mod shadow;
 
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html as Answer, IntoResponse, Response};
 use serde_json::Value;
 
@@ -117,8 +117,13 @@ fn rows(value: &Value, members: &[&str]) -> Vec<Vec<Cell>> {
     value.as_array().into_iter().flatten().map(row).collect()
 }
 
-/// Renders the page with this main part.
-fn page(title: &str, is_live: bool, main: &str) -> Response {
+/// Renders the page with this main part, and what it has searched: an object and its namespace.
+fn page(title: &str, searched: [&str; 2], is_live: bool, main: &str) -> Response {
+    let [title, object, namespace] = [title, searched[0], searched[1]].map(|text| {
+        let mut html = Html::default();
+        html.text(text);
+        html.0
+    });
     let pause =
         if is_live { "<button id=\"pause\" type=\"button\" aria-keyshortcuts=\"p\" hidden>pause</button>" } else { "" };
     let html = format!(
@@ -128,8 +133,8 @@ fn page(title: &str, is_live: bool, main: &str) -> Response {
          <a class=\"skip\" href=\"#main\">to the content</a>\
          <header><h1>eventweir</h1><nav aria-label=\"pages\"><a href=\"./\">overview</a><a href=\"metrics\">metrics</a>\
          <a href=\"config\">configuration in force</a><a href=\"readyz\">ready</a><a href=\"livez\">alive</a></nav>\
-         <form action=\"explain\" role=\"search\"><input id=\"find\" name=\"object\" required aria-label=\"object\" \
-         placeholder=\"pod/web-0\" size=\"14\"><input name=\"namespace\" aria-label=\"namespace\" placeholder=\"namespace\" \
+         <form action=\"explain\" role=\"search\"><input id=\"find\" name=\"object\" value=\"{object}\" required aria-label=\"object\" \
+         placeholder=\"pod/web-0\" size=\"14\"><input name=\"namespace\" value=\"{namespace}\" aria-label=\"namespace\" placeholder=\"namespace\" \
          size=\"10\"><button>find</button></form>{pause}</header><main id=\"main\">{main}</main></body></html>\n"
     );
     answer(Answer(html).into_response())
@@ -211,7 +216,7 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
         shadow::section(&mut html, &difference, admin.knows_callers());
     }
     html.tag("</div>");
-    page("eventweir", true, &html.0)
+    page("eventweir", ["", ""], true, &html.0)
 }
 
 /// Returns the sum of a part of the account.
@@ -323,17 +328,23 @@ fn alarm(admin: &Admin, lost: u64, full: usize) -> String {
 }
 
 /// `/explain`
-pub(super) async fn explain(State(admin): State<Admin>, request: Request) -> Response {
+pub(super) async fn explain(State(admin): State<Admin>, uri: Uri) -> Response {
     let mut html = Html::default();
+    let asked = |name: &str| {
+        let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+        pairs.find_map(|(key, value)| (key == name).then_some(value)).unwrap_or_default()
+    };
+    let (object, namespace) = (asked("object"), asked("namespace"));
+    let page = |html: &Html| page(&format!("explain {object}"), [&object, &namespace], false, &html.0);
     let refused = |code: StatusCode, html: &mut Html, text: &str| {
         html.tag("<h2>").text(text).tag("</h2>");
-        (code, page("explain", false, &html.0)).into_response()
+        (code, page(html)).into_response()
     };
     if !admin.knows_callers() {
         return refused(StatusCode::FORBIDDEN, &mut html, HIDDEN);
     }
     let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    let explanation = match face.explain(request.uri().query()).await {
+    let explanation = match face.explain(uri.query()).await {
         Ok(explanation) => serde_json::to_value(&explanation).unwrap_or_default(),
         Err(fault) => return refused(StatusCode::BAD_REQUEST, &mut html, &fault),
     };
@@ -367,5 +378,5 @@ pub(super) async fn explain(State(admin): State<Admin>, request: Request) -> Res
     if !stored.is_empty() {
         html.table("In the API server", &["name", "reason", "count", "source"], &stored);
     }
-    page("explain", false, &html.0)
+    page(&html)
 }

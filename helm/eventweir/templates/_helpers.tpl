@@ -231,6 +231,9 @@ metadata:
 {{- if and .Values.spool.claim .Values.spool.volume }}
 {{- fail "spool.claim and spool.volume: choose one" }}
 {{- end }}
+{{- if and (has (dig "passthrough" "enabled" "off" $config) (list "on" true)) (not (include "eventweir.hasCallers" .)) (not (dig "passthrough" "insecure" false $config)) }}
+{{- fail "config.passthrough needs authenticated callers: auth.enabled or config.auth. config.passthrough.insecure lets every client that reaches the port write events" }}
+{{- end }}
 {{- if and (eq (dig "ingest" "ack" "" $config) "durable") (not (or .Values.spool.volume .Values.spool.claim (dig "spool" "dir" "" $config))) }}
 {{- fail "config.ingest.ack: durable needs spool.volume or spool.claim" }}
 {{- end }}

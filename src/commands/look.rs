@@ -389,16 +389,19 @@ pub(super) fn explained(document: &Value) -> String {
     for object in list(&document["objects"]) {
         text += &format!("\n{} {}/{}\n", cell(&object["kind"]), cell(&object["namespace"]), cell(&object["name"]));
         let rows = list(&object["reasons"]).into_iter().map(|part| {
-            let members = ["reason", "type", "source", "received", "shown", "inSummary", "waiting", "lost", "rejected"];
+            let members =
+                ["reason", "type", "source", "caller", "received", "shown", "inSummary", "waiting", "lost", "rejected"];
             let rule = part["rule"].as_u64().map_or("-".to_owned(), |rule| format!("rules[{rule}]"));
             members.into_iter().map(|member| cell(&part[member])).chain([rule, time(&part["lastShown"])]).collect()
         });
-        let optional = ["SUMMARY", "REJECTED", "RULE"];
-        let headings =
-            ["REASON", "TYPE", "SOURCE", "RECEIVED", "SHOWN", "SUMMARY", "WAITING", "LOST", "REJECTED", "RULE"];
+        let optional = ["CALLER", "SUMMARY", "REJECTED", "RULE"];
+        let headings = [
+            "REASON", "TYPE", "SOURCE", "CALLER", "RECEIVED", "SHOWN", "SUMMARY", "WAITING", "LOST", "REJECTED", "RULE",
+        ];
         let mut rows = rows.collect::<Vec<Vec<String>>>();
         let headings = table::without_empty(&[&headings[..], &["LAST SHOWN"]].concat(), &optional, &mut rows);
-        text += &table::render(&headings, 3, &rows);
+        let texts = headings.iter().position(|heading| *heading == "RECEIVED").unwrap_or(0);
+        text += &table::render(&headings, texts, &rows);
         text += &budgets(&object);
         let rows = list(&object["records"]).into_iter().map(|record| {
             let messages = list(&record["messages"]);
@@ -489,8 +492,12 @@ mod tests {
         };
         let part = json!({ "reason": "BackOff", "received": 3, "inSummary": 0, "rule": null, "rejected": 0 });
         assert_eq!(headings(part), "REASON TYPE SOURCE RECEIVED SHOWN WAITING LOST LAST SHOWN");
-        let part = json!({ "reason": "BackOff", "received": 3, "inSummary": 2, "rule": 0, "rejected": 1 });
-        assert_eq!(headings(part), "REASON TYPE SOURCE RECEIVED SHOWN SUMMARY WAITING LOST REJECTED RULE LAST SHOWN");
+        let part = json!({ "reason": "B", "caller": "c", "received": 3, "inSummary": 2, "rule": 0, "rejected": 1 });
+        let all = "REASON TYPE SOURCE CALLER RECEIVED SHOWN SUMMARY WAITING LOST REJECTED RULE LAST SHOWN";
+        assert_eq!(headings(part), all);
+        let text = explained(&json!({ "objects": [{ "reasons": [{ "caller": "kubelet" }, { "caller": "zz" }] }] }));
+        let column = |name| text.lines().find_map(|line| line.find(name)).unwrap();
+        assert_eq!(column("kubelet"), column("zz"), "a text is on the left:\n{text}");
     }
 
     /// Fault: a server that accepts and does not answer was waited for for ever.

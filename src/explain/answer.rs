@@ -115,6 +115,9 @@ pub struct Part {
     #[serde(rename = "type")]
     pub event_type: SmolStr,
     pub source: String,
+    /// The caller of the newest occurrences; empty if it is not known.
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
+    pub caller: SmolStr,
     pub rule: Option<usize>,
     pub received: u64,
     pub shown: u64,

@@ -88,6 +88,8 @@ pub struct Fact {
     pub event_type: SmolStr,
     pub component: SmolStr,
     pub host: SmolStr,
+    /// The caller that has reported the newest occurrences; empty if it is not known.
+    pub caller: SmolStr,
     /// Occurrences that were accepted, or refused because the outbox was full.
     pub received: u64,
     /// Occurrences that found no token under `suppression: drop`.
@@ -281,7 +283,10 @@ impl History {
     /// Returns the bytes of the history, with its entry in the map; lists count with their reserved capacity.
     pub(super) fn bytes(&self) -> usize {
         let own = [&self.api_version, &self.kind, &self.namespace, &self.name, &self.uid].into_iter();
-        let facts = self.facts.iter().flat_map(|fact| [&fact.reason, &fact.event_type, &fact.component, &fact.host]);
+        let facts = self
+            .facts
+            .iter()
+            .flat_map(|fact| [&fact.reason, &fact.event_type, &fact.component, &fact.host, &fact.caller]);
         let records = self.records.iter().map(|kept| &kept.name);
         let decisions = self.decisions.iter().map(|decision| &decision.text);
         let texts: usize = own.chain(facts).chain(records).chain(decisions).map(heap).sum();

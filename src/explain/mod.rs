@@ -221,11 +221,11 @@ impl Store {
 
     /// Counts as [`receive`](Self::receive) does, for occurrences that count on a record. Call [`decide`](Self::decide)
     /// next. `message` is the event's before it was combined. `repeat` is its key, if events with an equal one have the
-    /// same message.
+    /// same message. `caller` has reported them, or is empty.
     pub fn receive_of(
         &mut self,
-        record: RecordId,
-        repeat: Option<Key>,
+        (record, repeat): (RecordId, Option<Key>),
+        caller: &str,
         (event, message): (&Event, SmolStr),
         number: u32,
         now: Now,
@@ -236,12 +236,19 @@ impl Store {
         let (repeat, secret, settings) =
             (repeat.and_then(|key| NonZeroU64::new(key.half())), self.secret, self.settings);
         let occurrences = (event, &message, number);
-        let run = self.change_runs(|runs| runs.receive((record, repeat), occurrences, secret, &settings, now));
+        let run = self.change_runs(|runs| runs.receive((record, repeat), caller, occurrences, secret, &settings, now));
         if let Some(verdict) = run {
             return Some(Received::InRun(verdict));
         }
         let marks = Marks::with(self.secret, event, &message);
         let spot = self.receive_marked(marks, event, number, now)?;
+        if !caller.is_empty()
+            && let Some(fact) = self.objects.peek_mut(&spot.object).and_then(|history| history.fact_at(spot))
+            && fact.caller != caller
+        {
+            // LIMIT: a longer name is cut.
+            fact.caller = cut(caller, 256);
+        }
         Some(Received::At(spot, marks, message, repeat))
     }
 
@@ -327,6 +334,7 @@ impl Store {
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let Some(fact) = history.fact_at(spot) else { return };
         fact.budget = Some((ruling.source, ruling.budget, ruling.paid.is_some()));
+        let caller = fact.caller.clone();
         match verdict {
             Verdict::Dropped => {
                 fact.dropped += u64::from(number);
@@ -346,7 +354,7 @@ impl Store {
             if self.runs.are_full(&self.settings) {
                 self.tell();
             }
-            let of = Origin { kind, spot, marks, rule: ruling.rule, messages: Messages::default() };
+            let of = Origin { kind, spot, marks, rule: ruling.rule, messages: Messages::default(), caller };
             self.change_runs(|runs| runs.begin((record, repeat), verdict, of, now));
         }
     }

@@ -55,6 +55,8 @@ pub(super) struct Origin {
     pub(super) rule: Option<usize>,
     /// The messages that the store may not have.
     pub(super) messages: Messages,
+    /// The caller that has reported the occurrences.
+    pub(super) caller: SmolStr,
 }
 
 impl Origin {
@@ -95,12 +97,13 @@ impl Runs {
     }
 
     /// Adds occurrences of a record to its run, and keeps their message. Returns the run's verdict, or `None` if they
-    /// continue no run.
+    /// continue no run: another caller's do not.
     ///
     /// `repeat` is the event's key, if events with an equal one have the same message, which is `message`.
     pub(super) fn receive(
         &mut self,
         (record, repeat): (RecordId, Option<NonZeroU64>),
+        caller: &str,
         (event, message, number): (&Event, &SmolStr, u32),
         secret: KeySecret,
         settings: &Settings,
@@ -108,6 +111,10 @@ impl Runs {
     ) -> Option<Verdict> {
         let run = self.runs.get_mut(&record)?;
         if now.mono.nanos_since(run.began) >= LONGEST || minute(now.mono) != minute(run.began) {
+            return None;
+        }
+        // Without callers, nothing of the origin is read.
+        if !caller.is_empty() && run.of.caller != caller {
             return None;
         }
         if repeat.is_none() || repeat != run.repeat {

@@ -47,9 +47,9 @@ impl Face {
         let occurrence = occurrence(event.clone(), &policy, claim);
         let accepted = match ack {
             Ack::Accepted | Ack::Durable => {
-                shards.accept_under(&policy, occurrence, occurrences).map(|accepted| (accepted, None))
+                shards.accept_under(&policy, occurrence, occurrences, user).map(|accepted| (accepted, None))
             }
-            Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy),
+            Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy, user),
         };
         let (accepted, waiting) = accepted.inspect_err(|_full| self.tell_full(event, occurrences))?;
         self.note(event, occurrences, accepted.outcome, user);
@@ -73,7 +73,7 @@ impl Face {
         let logged =
             if self.0.event_log.is_kept() || self.0.shards.tap().is_read() { events.clone() } else { Vec::new() };
         let occurrences = events.into_iter().map(|event| occurrence(event, &policy, &claim));
-        let accepted = self.0.shards.accept_all(&policy, occurrences.map(|occurrence| (occurrence, 1)).collect());
+        let accepted = self.0.shards.accept_all(&policy, occurrences.map(|occurrence| (occurrence, 1)).collect(), user);
         let mut logged = logged.into_iter();
         let taken = |accepted: Result<Accepted, Full>| {
             let event = logged.next();
@@ -122,7 +122,7 @@ impl Face {
     ) -> Result<Writer, Unable> {
         let policy = self.0.shards.policy();
         let occurrence = occurrence(event.clone(), &policy, || None);
-        let (accepted, writer) = self.0.shards.admit(&policy, occurrence, occurrences, as_it_is, limit)?;
+        let (accepted, writer) = self.0.shards.admit(&policy, occurrence, occurrences, as_it_is, limit, user)?;
         self.note(event, occurrences, accepted.outcome, user);
         Ok(writer)
     }

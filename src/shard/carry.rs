@@ -60,8 +60,9 @@ impl Shards {
         occurrences: u32,
         as_it_is: bool,
         limit: Duration,
+        caller: &str,
     ) -> Result<(Accepted, Writer), Unable> {
-        let prepared = Prepared::new(self.0.secret, &event, policy);
+        let prepared = Prepared::new(self.0.secret, &event, policy, caller);
         let shard = &self.0.shards[self.shard_of_source(prepared.source)];
         let mut shard = shard.try_lock_for(limit).ok_or(Unable::Late)?;
         self.0.mirror.show(&event, occurrences);
@@ -108,7 +109,7 @@ mod tests {
     fn admit(shard: &mut Shard, now: Now) -> Writer {
         let (policy, mut event) = (Policy::default(), event(1));
         event.metadata.resource_version = "".into();
-        let prepared = Prepared::new(shard.secret, &event, &policy);
+        let prepared = Prepared::new(shard.secret, &event, &policy, "");
         shard.admit(&prepared, event.clone(), 1, true, now).unwrap().1
     }
 
@@ -205,7 +206,7 @@ mod tests {
         shards.identify("me");
         let new = Event { metadata: ObjectMeta { resource_version: "".into(), ..event(1).metadata }, ..event(1) };
         for writer in [Writer::Client, Writer::Us] {
-            assert_eq!(shards.admit(&policy, new.clone(), 1, true, Duration::MAX).unwrap().1, writer);
+            assert_eq!(shards.admit(&policy, new.clone(), 1, true, Duration::MAX, "").unwrap().1, writer);
         }
         while shards.woken().now_or_never().is_some() {}
         shards.learn(&event(1));
@@ -225,7 +226,7 @@ mod tests {
             if is_sent {
                 assert!(shard.next_write(now).is_some());
             }
-            let prepared = Prepared::new(shard.secret, &mine, &policy);
+            let prepared = Prepared::new(shard.secret, &mine, &policy, "");
             let (_, writer) = shard.admit(&prepared, mine.clone(), 1, true, now).unwrap();
             assert_eq!(writer, Writer::Us, "{is_sent}");
             assert_eq!(shard.balance().total_waiting(), 2);

@@ -388,7 +388,7 @@ mod tests {
         hold().follow(&stored, Line::Created);
         assert_eq!([next(), next()], [Some(("written", "", 3)), None]);
         hold().forget();
-        shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1)).unwrap();
+        shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1), "").unwrap();
         shards.learn(&Event { count: 1, ..stored });
         assert_eq!([next(), next()], [Some(("written", "", 1)), None]);
     }

@@ -208,7 +208,7 @@ impl Shard {
     /// [`Full`] when the event would begin a new record and the outbox is at its limit. Nothing changes then, except
     /// that the ledger counts the occurrences as rejected.
     pub fn accept(&mut self, event: Event, occurrences: u32, now: Now, policy: &Policy) -> Result<Accepted, Full> {
-        let prepared = Prepared::new(self.secret, &event, policy);
+        let prepared = Prepared::new(self.secret, &event, policy, "");
         self.accept_prepared(&prepared, event, occurrences, now)
     }
 
@@ -220,7 +220,7 @@ impl Shard {
         occurrences: u32,
         now: Now,
     ) -> Result<Accepted, Full> {
-        let Prepared { source, keys, settings, rule } = *prepared;
+        let Prepared { source, keys, settings, rule, caller } = *prepared;
         let mut line = None;
         if settings.correlation == Correlation::On {
             // The count of the incoming event is the total that its client has stated.
@@ -246,7 +246,7 @@ impl Shard {
         self.trim();
         // With normalized messages, repeats may have different messages.
         let repeat = (settings.messages == Messages::Exact).then(|| keys.event());
-        let received = self.explain.receive_of(decision.record, repeat, (&event, message), occurrences, now);
+        let received = self.explain.receive_of((decision.record, repeat), caller, (&event, message), occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {
             self.note_line(&decision, &namespace, line, settings);

@@ -13,12 +13,14 @@ pub(super) struct Prepared<'p> {
     pub(super) settings: &'p Settings,
     /// The number of the rule that the settings come from.
     pub(super) rule: Option<usize>,
+    /// The name of the caller; empty if it is not known.
+    pub(super) caller: &'p str,
 }
 
 impl<'p> Prepared<'p> {
-    pub(super) fn new(secret: KeySecret, event: &Event, policy: &'p Policy) -> Self {
+    pub(super) fn new(secret: KeySecret, event: &Event, policy: &'p Policy, caller: &'p str) -> Self {
         let (rule, settings) = policy.rule(event);
         let (source, keys) = (secret.source(event), secret.keys(event, settings));
-        Self { source, keys, settings, rule }
+        Self { source, keys, settings, rule, caller }
     }
 }

@@ -141,16 +141,22 @@ impl Shards {
     /// # Errors
     /// [`Full`] when the event would begin a new record and the outbox has no room for it.
     pub fn accept(&self, event: Event, occurrences: u32) -> Result<Accepted, Full> {
-        self.accept_under(&self.0.policy.load(), event, occurrences)
+        self.accept_under(&self.0.policy.load(), event, occurrences, "")
     }
 
-    /// Accepts as [`accept`](Self::accept) does, under these rules.
+    /// Accepts as [`accept`](Self::accept) does, under these rules. `caller` has reported them, or is empty.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
-    pub fn accept_under(&self, policy: &Policy, event: Event, occurrences: u32) -> Result<Accepted, Full> {
+    pub fn accept_under(
+        &self,
+        policy: &Policy,
+        event: Event,
+        occurrences: u32,
+        caller: &str,
+    ) -> Result<Accepted, Full> {
         self.0.mirror.show(&event, occurrences);
-        let prepared = Prepared::new(self.0.secret, &event, policy);
+        let prepared = Prepared::new(self.0.secret, &event, policy, caller);
         let mut shard = self.0.shards[self.shard_of_source(prepared.source)].lock();
         let now = self.0.clock.now();
         let accepted = shard.accept_prepared(&prepared, event, occurrences, now);
@@ -166,9 +172,15 @@ impl Shards {
     /// each. Events of one source keep their order. Events are grouped by shard, so that a shard is locked once for
     /// several of them.
     #[must_use]
-    pub fn accept_all(&self, policy: &Policy, mut events: Vec<(Event, u32)>) -> Vec<Result<Accepted, Full>> {
+    pub fn accept_all(
+        &self,
+        policy: &Policy,
+        mut events: Vec<(Event, u32)>,
+        caller: &str,
+    ) -> Vec<Result<Accepted, Full>> {
         events.iter().for_each(|(event, occurrences)| self.0.mirror.show(event, *occurrences));
-        let prepared: Vec<_> = events.iter().map(|(event, _)| Prepared::new(self.0.secret, event, policy)).collect();
+        let prepare = |(event, _): &(Event, u32)| Prepared::new(self.0.secret, event, policy, caller);
+        let prepared: Vec<_> = events.iter().map(prepare).collect();
         let mut order: Vec<(usize, usize)> =
             prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
         // The index breaks ties, so events of one source keep their order.
@@ -199,9 +211,10 @@ impl Shards {
         event: Event,
         occurrences: u32,
         policy: &Policy,
+        caller: &str,
     ) -> Result<(Accepted, Option<Waiting>), Full> {
         self.0.mirror.show(&event, occurrences);
-        let prepared = Prepared::new(self.0.secret, &event, policy);
+        let prepared = Prepared::new(self.0.secret, &event, policy, caller);
         let index = self.shard_of_source(prepared.source);
         let mut shard = self.0.shards[index].lock();
         let now = self.0.clock.now();
@@ -470,7 +483,7 @@ mod tests {
     #[test]
     fn a_client_that_stops_waiting_leaves_no_wait_behind() {
         let shards = shards(1, 10, Clock::manual(1_700_000_000_000_000_000));
-        let wait = || shards.accept_and_wait(event((0, 0, 0)), 1, &Policy::default()).unwrap().1.unwrap();
+        let wait = || shards.accept_and_wait(event((0, 0, 0)), 1, &Policy::default(), "").unwrap().1.unwrap();
         let (first, _second) = (wait(), wait());
         drop(first);
         assert_eq!(shards.0.waiters.lock().senders.len(), 1);
@@ -555,7 +568,7 @@ mod tests {
                     let (event, occurrences) = events[place].clone();
                     expected[place] = alone.accept(event, occurrences);
                 }
-                prop_assert_eq!(together.accept_all(&policy, events), expected);
+                prop_assert_eq!(together.accept_all(&policy, events, ""), expected);
                 prop_assert_eq!(together.balance(), alone.balance());
                 prop_assert_eq!(records(&together), records(&alone));
                 clock.advance(Duration::from_secs(7));

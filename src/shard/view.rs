@@ -131,6 +131,7 @@ impl Shard {
             reason: fact.reason.clone(),
             event_type: fact.event_type.clone(),
             source: fact.source(),
+            caller: fact.caller.clone(),
             rule: fact.budget.and_then(|_| policy.rule(&sample(history, fact)).0),
             received: fact.received,
             shown,

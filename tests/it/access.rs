@@ -697,6 +697,26 @@ async fn a_new_record_names_its_caller_if_configured() {
     assert_eq!(guarded.post("alice", &one()).await.json()["metadata"]["annotations"], Value::Null);
 }
 
+#[tokio::test]
+async fn explain_names_the_caller_of_the_newest_occurrences() {
+    let guarded = Guarded::with_tokens(Settings::default(), &["alice", "bob"]);
+    let query = format!("/eventweir/v1/explain?namespace={}&object=pod/web-0", one().metadata.namespace);
+    // Repeats within a second are one run, but another caller's are not part of it.
+    for (number, caller) in ["alice", "alice", "bob", "alice", "bob"].into_iter().enumerate() {
+        assert_eq!(guarded.post(caller, &one()).await.code(), 201);
+        let part = &guarded.get("alice", &query).await.json()["objects"][0]["reasons"][0];
+        assert_eq!((&part["received"], &part["caller"]), (&json!(number + 1), &json!(caller)));
+    }
+    for caller in ["bob", "alice", "alice"] {
+        guarded.post(caller, &one()).await;
+    }
+    let part = &guarded.get("bob", &query).await.json()["objects"][0]["reasons"][0];
+    assert_eq!((&part["received"], &part["caller"]), (&json!(8), &json!("alice")));
+    let open = Guarded::new(Settings::default());
+    open.post("", &one()).await;
+    assert_eq!(open.get("", &query).await.json()["objects"][0]["reasons"][0]["caller"], Value::Null);
+}
+
 fn limit(kind: Kind) -> Settings {
     let (qps, burst) = (NonZeroU32::MIN, NonZeroU32::new(2).unwrap());
     let limits = vec![Limit { kind, qps, burst, cache_size: NonZeroUsize::new(10).unwrap() }];

@@ -42,7 +42,7 @@ fn accept(shards: &Shards, seed: u64) -> (u64, u64) {
         let policy = shards.policy();
         for part in [64, 3, 64, 1, 17, 64] {
             let events = (0..part).map(|_| (some_event(&mut random), 1)).collect();
-            results.extend(shards.accept_all(&policy, events));
+            results.extend(shards.accept_all(&policy, events, ""));
         }
     }
     (results.len() as u64, results.iter().filter(|result| result.is_err()).count() as u64)

@@ -635,11 +635,16 @@ fn signal(program: &Child, signal: Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(program), signal).unwrap();
 }
 
-/// Reads what a terminal shows, screen by screen, until one shows the text.
+/// Reads what a terminal shows until it has shown the text.
 fn shows(terminal: &File) -> impl FnMut(&str) -> bool + use<> {
-    // A screen begins with ESC [ H.
-    let mut screens = BufReader::new(terminal.try_clone().unwrap()).split(b'\x1b').map(Result::unwrap);
-    move |text| screens.any(|screen| String::from_utf8_lossy(&screen).contains(text))
+    let mut bytes = BufReader::new(terminal.try_clone().unwrap()).bytes().map(Result::unwrap);
+    move |text| {
+        let mut shown = Vec::new();
+        bytes.any(|byte| {
+            shown.push(byte);
+            shown.ends_with(text.as_bytes())
+        })
+    }
 }
 
 /// Faults: a live `top` ended when one refresh was refused. While a server did not answer, Ctrl-C was not heard, or left

@@ -241,7 +241,7 @@ pub struct History {
 }
 
 /// Returns the heap bytes of a text.
-fn heap(text: &SmolStr) -> usize {
+pub(super) fn heap(text: &SmolStr) -> usize {
     if text.is_heap_allocated() { text.len() + 16 } else { 0 }
 }
 

@@ -351,10 +351,10 @@ impl Store {
         self.count(spot.object);
         // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted.
         if ruling.paid.is_none() && why.is_empty() {
-            if self.runs.are_full(&self.settings) {
+            let of = Origin { kind, spot, marks, rule: ruling.rule, messages: Messages::default(), caller };
+            if self.runs.are_full(of.bytes(), &self.settings) {
                 self.tell();
             }
-            let of = Origin { kind, spot, marks, rule: ruling.rule, messages: Messages::default(), caller };
             self.change_runs(|runs| runs.begin((record, repeat), verdict, of, now));
         }
     }

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 
 use smol_str::SmolStr;
 
-use super::history::Messages;
+use super::history::{Messages, heap};
 use super::marks::Marks;
 use super::recent::minute;
 use super::{Settings, Spot, Verdict};
@@ -60,8 +60,8 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    fn bytes(&self) -> usize {
-        size_of::<Self>() + self.messages.bytes()
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.messages.bytes() + heap(&self.caller)
     }
 }
 
@@ -89,10 +89,10 @@ impl Runs {
         self.bytes.own()
     }
 
-    /// Whether there is no room for another run.
-    pub(super) fn are_full(&self, settings: &Settings) -> bool {
+    /// Whether there is no room for another run with an origin of so many bytes.
+    pub(super) fn are_full(&self, origin: usize, settings: &Settings) -> bool {
         let grows = self.runs.len() == self.runs.capacity();
-        let more = size_of::<Origin>() + if grows { self.entries.max(4) * ENTRY } else { 0 };
+        let more = origin + if grows { self.entries.max(4) * ENTRY } else { 0 };
         self.bytes.is_over(settings.quarter().saturating_sub(more))
     }
 

@@ -301,7 +301,10 @@ mod tests {
                     0 => shards.note_rejection(&event, 3, RejectReason::Invalid, &"why ".repeat(400)),
                     1 => shards.note_refused_change(&event, "PUT", &"why ".repeat(400)),
                     // Refused if there is no room.
-                    _ => drop(shards.accept(event, 1 + random.u32(..3))),
+                    _ => {
+                        let caller = "c".repeat(random.usize(..400));
+                        let _full = shards.accept_under(&shards.policy(), event, 1 + random.u32(..3), &caller);
+                    }
                 }
             }
             clock.advance(Duration::from_secs(random.u64(..200)));

@@ -17,8 +17,8 @@ use crate::explain::{Window, clean, saved};
 const HELP: &str = "o object  r reason  c component  n namespace  tab next  1 2 3 last 1m, 10m, 1h\n\
     q quit  j k move  enter explain  t tap  / filter  s sort  S reverse  p pause";
 
-/// Lines of the screen that are not rows of the table, with the empty one of the cursor.
-const FRAME: usize = 11;
+/// Lines of the screen that are neither rows of the table nor help, with the empty one of the cursor.
+const FRAME: usize = 9;
 
 /// LIMIT: characters of a filter; further ones are ignored.
 const FILTER: usize = 60;
@@ -194,7 +194,7 @@ impl View {
 
     /// Renders one screen of this size: the page of rows with the selected one, and the help.
     fn screen(&self, document: &Value, rows: &[Value], (columns, lines): (usize, usize), help: &str) -> String {
-        let room = lines.saturating_sub(FRAME).max(1);
+        let room = lines.saturating_sub(FRAME + help.lines().count()).max(1);
         let first = self.marked / room * room;
         let shown = rows.get(first..rows.len().min(first + room)).unwrap_or_default();
         let mut text = totals(document) + "\n";
@@ -473,7 +473,13 @@ mod tests {
         // The end of the last line would otherwise move the first line out of sight.
         let account = json!({ "waiting": {}, "lost": {}, "rejected": {} });
         let full = json!({ "account": account, "objects": vec![row("a"); 30] });
-        assert_eq!(view.screen(&full, &view.rows(&full, 0), (80, 24), HELP).lines().count(), 23);
+        for help in [HELP, "a fault\n", ""] {
+            assert_eq!(
+                view.screen(&full, &view.rows(&full, 0), (80, 24), help).trim_end().lines().count(),
+                23,
+                "{help}"
+            );
+        }
         assert_eq!(press(&mut view, "jjjj"), Action::Draw);
         assert_eq!(marked(&view, 24).as_deref(), Some("shop Pod/c"));
         assert_eq!(marked(&view, 11).as_deref(), Some("shop Pod/c"), "there is room for one row");

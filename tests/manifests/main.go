@@ -1,6 +1,7 @@
 // Command manifests decodes Kubernetes manifests into the API's own Go types. It refuses unknown fields, duplicate
-// fields, values of a wrong type, and a second object of one name in a file. Kinds outside Kubernetes (such as ServiceMonitor) are listed and not checked. It
-// checks neither required fields nor the apiserver's validation beyond types.
+// fields, values of a wrong type, and a second object of one name in a file. Kinds outside Kubernetes (such as
+// ServiceMonitor) are listed and not checked. It checks neither required fields nor the apiserver's validation beyond
+// types.
 package main
 
 import (

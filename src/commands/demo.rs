@@ -16,7 +16,6 @@ const MINUTES: i64 = 60;
 const CRASHING_PODS: i64 = 10;
 /// Pods that fit on no node; each is reported every minute for twenty minutes.
 const PENDING_PODS: i64 = 300;
-const PENDING: &str = "FailedScheduling";
 
 /// Runs `demo`.
 ///
@@ -31,23 +30,20 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
     let end = (START + MINUTES * 60 - 1) * 1_000_000_000;
     compared.comparison.run_on(Until::At(end));
     let mut text = "A simulated hour with client-go's correlator and with eventweir.\n\n".to_owned();
-    for (kind, is_pending, title) in [
+    for (component, title) in [
         (
-            "CronJob",
-            false,
+            "cronjob-controller",
             "A CronJob that runs each minute, at the end of the hour: three reasons, one\n\
               budget. Shown occurrences, age of the newest in minutes, and writes:",
         ),
-        ("Pod", false, "Ten pods in a crash loop for half an hour: the same Warning each ten seconds."),
+        ("kubelet", "Ten pods in a crash loop for half an hour: the same Warning each ten seconds."),
         (
-            "Pod",
-            true,
+            "default-scheduler",
             "300 pods that fit on no node, each reported once a minute for twenty minutes.\n\
               The first have records of their own, and a storm record counts the others:",
         ),
     ] {
-        let is_wanted = |fact: &Fact| fact.kind == kind && (fact.reason == PENDING) == is_pending;
-        text += &format!("{title}\n\n{}\n", rows(&compared.comparison, is_wanted, end));
+        text += &format!("{title}\n\n{}\n", rows(&compared.comparison, component, end));
     }
     compared.until = compared.comparison.run_on(Until::Settled);
     text += "All events, when nothing waits any more:\n\n";
@@ -58,9 +54,9 @@ pub fn demo(demo: &Demo) -> Result<(), Error> {
     if compared.comparison.balances() { Ok(()) } else { Err(Error::Unbalanced) }
 }
 
-/// Renders a row per reason of these facts: what each correlator shows at `end`, and with how many writes.
-fn rows(comparison: &Comparison, is_wanted: impl Fn(&Fact) -> bool, end: i64) -> String {
-    let reason = |fact: &Fact| is_wanted(fact).then(|| fact.reason.clone());
+/// Renders a row per reason of this component: what each correlator shows at `end`, and with how many writes.
+fn rows(comparison: &Comparison, component: &str, end: i64) -> String {
+    let reason = |fact: &Fact| (fact.component == component).then(|| fact.reason.clone());
     let reasons = sums(comparison, &comparison.columns, reason).into_iter().map(|(reason, sums)| {
         let mut row = vec![reason.to_string(), sums.sent.to_string()];
         for Total { fate, .. } in sums.totals {
@@ -125,7 +121,7 @@ fn storm() -> Vec<(i64, Event)> {
     }
     for (minute, pod) in (35..55).flat_map(|minute| (0..PENDING_PODS).map(move |pod| (minute, pod))) {
         let message = SmolStr::new_static("0/3 nodes are available: 3 Insufficient cpu.");
-        let event = event("Pod", &format!("job-{pod}"), PENDING, message, "Warning", "default-scheduler");
+        let event = event("Pod", &format!("job-{pod}"), "FailedScheduling", message, "Warning", "default-scheduler");
         storm.push((minute * 60 + pod / 10, event));
     }
     storm.sort_by_key(|(second, _)| *second);

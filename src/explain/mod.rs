@@ -127,7 +127,9 @@ pub enum Received {
 
 /// The circumstances of a decision.
 #[derive(Debug, Clone, Copy)]
-pub struct Ruling {
+pub struct Ruling<'c> {
+    /// The caller that has reported the occurrences, or empty.
+    pub caller: &'c str,
     /// The source of the event.
     pub source: Key,
     /// The budget that pays.
@@ -242,13 +244,6 @@ impl Store {
         }
         let marks = Marks::with(self.secret, event, &message);
         let spot = self.receive_marked(marks, event, number, now)?;
-        if !caller.is_empty()
-            && let Some(fact) = self.objects.peek_mut(&spot.object).and_then(|history| history.fact_at(spot))
-            && fact.caller != caller
-        {
-            // LIMIT: a longer name is cut.
-            fact.caller = cut(caller, 256);
-        }
         Some(Received::At(spot, marks, message, repeat))
     }
 
@@ -306,7 +301,7 @@ impl Store {
         &mut self,
         received: Received,
         (verdict, number): (Verdict, u32),
-        ruling: Ruling,
+        ruling: Ruling<'_>,
         (record, kind): (RecordId, Kind),
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
@@ -334,6 +329,9 @@ impl Store {
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let Some(fact) = history.fact_at(spot) else { return };
         fact.budget = Some((ruling.source, ruling.budget, ruling.paid.is_some()));
+        if !ruling.caller.is_empty() && fact.caller != ruling.caller {
+            fact.caller = ruling.caller.into();
+        }
         let caller = fact.caller.clone();
         match verdict {
             Verdict::Dropped => {

@@ -20,7 +20,7 @@ fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at
     let now = Now::at(at);
     let repeat = Some(SECRET.keys(event, &Default::default()).event());
     let received = store.receive_of((RecordId(record), repeat), "", (event, event.message.clone()), 1, now).unwrap();
-    let ruling = Ruling { source: Key(1), budget: Key(2), paid: None, rule: None, before: 0 };
+    let ruling = Ruling { caller: "", source: Key(1), budget: Key(2), paid: None, rule: None, before: 0 };
     let record = (RecordId(record), Kind::Combined);
     store.decide(received, (verdict, 1), ruling, record, now, || None);
 }

@@ -255,7 +255,7 @@ impl Shard {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };
             let is_prepaid = settings.suppression == Suppression::Drop;
             let paid = is_prepaid.then_some(accepted.outcome != Outcome::Dropped);
-            let ruling = Ruling { source, budget: decision.budget, paid, rule, before: decision.before };
+            let ruling = Ruling { caller, source, budget: decision.budget, paid, rule, before: decision.before };
             let kind = if decision.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
             let (outbox, sources) = (&self.outbox, &self.sources);
             let next_token = || match is_prepaid {

@@ -5,6 +5,9 @@
 use crate::correlator::{Key, KeySecret, Keys, Policy, Settings};
 use crate::event::Event;
 
+/// Bytes of a caller's name that `explain` keeps.
+const CALLER_BYTES: usize = 256;
+
 /// Data derived from an event before its shard is locked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prepared<'p> {
@@ -14,6 +17,7 @@ pub(super) struct Prepared<'p> {
     /// The number of the rule that the settings come from.
     pub(super) rule: Option<usize>,
     /// The name of the caller; empty if it is not known.
+    // LIMIT: `CALLER_BYTES`; a longer name is cut.
     pub(super) caller: &'p str,
 }
 
@@ -21,6 +25,7 @@ impl<'p> Prepared<'p> {
     pub(super) fn new(secret: KeySecret, event: &Event, policy: &'p Policy, caller: &'p str) -> Self {
         let (rule, settings) = policy.rule(event);
         let (source, keys) = (secret.source(event), secret.keys(event, settings));
+        let (caller, _) = caller.split_at(caller.floor_char_boundary(CALLER_BYTES));
         Self { source, keys, settings, rule, caller }
     }
 }

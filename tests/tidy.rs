@@ -85,7 +85,7 @@ const MODULES: &[Row] = &[
     ),
     (
         "passthrough",
-        &["event", "ingest", "server", "status", "upstream"],
+        &["access", "event", "ingest", "server", "status", "upstream"],
         &["axum", "hyper", "hyper_util", "parking_lot", "prometheus", "tokio", "tokio_util", "tower", "tracing"],
     ),
     ("metrics", &[], &["prometheus"]),

@@ -124,7 +124,13 @@ pub async fn connect(config: &Config, clock: &Clock, metrics: upstream::Metrics)
             Upstream::Embedded(Embedded::new(config.upstream.store.clone(), clock.clone(), metrics))
         }
         config::Backend::Apiserver => {
-            Upstream::Apiserver(Apiserver::connect(&config.upstream.apiserver, clock.clone(), metrics).await?)
+            let settings = &config.upstream.apiserver;
+            let apiserver = Apiserver::connect(settings, clock.clone(), metrics).await?;
+            Upstream::Apiserver(if config.passthrough.impersonate {
+                apiserver.impersonating(settings).await?
+            } else {
+                apiserver
+            })
         }
     })
 }
@@ -315,8 +321,11 @@ impl App {
             max_body_bytes: config.ingest.max_body_bytes.get(),
             body_timeout: config.ingest.request_timeout,
         };
+        let impersonator = apiserver.impersonator().cloned();
+        let impersonator =
+            impersonator.map(|forwarder| passthrough::Impersonator { forwarder, access: self.access.clone() });
         let (tasks, stop) = (self.tasks.clone(), self.stop_serving.clone());
-        Ok(Some(Passthrough::new(settings, forwarder, metrics, bodies, tasks, stop)))
+        Ok(Some(Passthrough::new(settings, forwarder, impersonator, metrics, bodies, tasks, stop)))
     }
 
     /// Runs a task that must not end before the stop. If it does, the program ends: a restarted pod is better than one

@@ -110,6 +110,8 @@ pub struct Passthrough {
     pub enabled: bool,
     /// Whether callers that are not authenticated may write events. Default `false`.
     pub insecure: bool,
+    /// Whether callers that have only a client certificate are impersonated. Default `false`.
+    pub impersonate: bool,
     /// LIMIT: concurrent requests to the apiserver; further ones get 429. Default 10,000.
     pub max_in_flight: NonZeroUsize,
     /// LIMIT: concurrent upgraded connections; further ones get 429. Default 1,000.
@@ -186,6 +188,7 @@ impl Default for Passthrough {
         Self {
             enabled: false,
             insecure: false,
+            impersonate: false,
             max_in_flight: const { NonZeroUsize::new(10_000).unwrap() },
             max_upgrades: const { NonZeroUsize::new(1_000).unwrap() },
         }

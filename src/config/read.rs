@@ -421,14 +421,19 @@ fn switched(
 }
 
 fn passthrough(section: &mut Section<'_>, settings: &mut Passthrough, backend: Backend, access: &access::Settings) {
-    let Passthrough { enabled, insecure, max_in_flight, max_upgrades } = settings;
+    let Passthrough { enabled, insecure, impersonate, max_in_flight, max_upgrades } = settings;
     let switch = switched(section, "passthrough", enabled, |section| {
         section.set("insecure", insecure, &values::truth());
+        section.set("impersonate", impersonate, &values::truth());
         section.set("maxInFlight", max_in_flight, &values::positive(16_000));
         section.set("maxUpgrades", max_upgrades, &values::positive(100_000));
     });
     if *enabled && backend != Backend::Apiserver {
         section.conflict(&switch, WITHOUT_APISERVER);
+    }
+    if *impersonate && !access.certificates {
+        let problem = "needs auth.clientCAFile (--client-ca-file); allowed without it: false";
+        section.conflict("passthrough.impersonate", problem);
     }
     if *enabled && !*insecure && !keeps_out(access) {
         section.conflict(

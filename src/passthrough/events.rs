@@ -16,7 +16,6 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::body::{begun, whole};
-use super::forward::has_certificate_alone;
 use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, ask, refuse, unanswered};
 use crate::event::{ApiGroup, protobuf};
@@ -57,7 +56,7 @@ impl Passthrough {
             };
         }
         let answer = ask(face, asked).await;
-        if !is_forwarded(&parts.method, &answer) || has_certificate_alone(&parts.headers, &parts.extensions) {
+        if !is_forwarded(&parts.method, &answer) || !self.is_forwardable(&parts) {
             return (Kind::Events, answer);
         }
         let path = parts.uri.path().to_owned();

@@ -3,9 +3,9 @@
 
 use axum::body::Body;
 use axum::response::Response;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, UPGRADE};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, UPGRADE};
 use http::request::Parts;
-use http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -13,11 +13,12 @@ use tokio::io::copy_bidirectional;
 use tokio_util::sync::CancellationToken;
 
 use super::body::{Streamed, streamed};
+use super::impersonate::has_certificate_alone;
 use super::metrics::Kind;
 use super::{Answered, Passthrough, Unanswered, headers, refuse, unanswered};
-use crate::server::{Peer, Place, Tunnel};
+use crate::server::{Place, Tunnel};
 use crate::status::Status;
-use crate::upstream::apiserver::{Outgoing, Seat};
+use crate::upstream::apiserver::{Forwarder, Outgoing, Seat};
 
 /// Seconds after which a client may try again.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -31,15 +32,28 @@ impl Passthrough {
 
     /// Forwards a request. Returns the refusal if the apiserver does not answer.
     pub(super) async fn send(&self, parts: Parts, body: Outgoing) -> Result<Response, Unanswered> {
-        if has_certificate_alone(&parts.headers, &parts.extensions) {
-            return Err((Kind::Refused, certificate_alone().into()));
-        }
+        let (forwarder, named) = self.route(&parts).await?;
         let Some(place) = self.0.in_flight.take() else {
             return Err((Kind::Refused, full("passthrough.maxInFlight").into()));
         };
         let is_watch = is_watch(&parts.uri);
-        let (answer, seat) = self.0.forwarder.send(outgoing(parts, body)).await.map_err(failed)?;
+        let (answer, seat) = forwarder.send(outgoing(parts, body, named)).await.map_err(failed)?;
         Ok(self.answered(answer, place, Some(seat), is_watch))
+    }
+
+    /// Returns the forwarder for a request's credentials, and headers to add.
+    async fn route(&self, parts: &Parts) -> Result<(&Forwarder, HeaderMap), Unanswered> {
+        if !has_certificate_alone(parts) {
+            return Ok((&self.0.forwarder, HeaderMap::new()));
+        }
+        let refused = |status: Status| (Kind::Refused, status.into());
+        let impersonator = self.0.impersonator.as_ref().ok_or_else(|| refused(certificate_alone()))?;
+        Ok((&impersonator.forwarder, impersonator.name(parts).await.map_err(refused)?))
+    }
+
+    /// Whether a request has credentials that can be forwarded, or its user can be impersonated.
+    pub(super) fn is_forwardable(&self, parts: &Parts) -> bool {
+        self.0.impersonator.is_some() || !has_certificate_alone(parts)
     }
 
     /// Converts the apiserver's answer for the client.
@@ -54,21 +68,22 @@ impl Passthrough {
 
     /// Forwards a request that asks for another protocol, and opens a tunnel if the apiserver agrees.
     pub(super) async fn tunnel(&self, mut request: Request<Body>) -> Answered {
-        if has_certificate_alone(request.headers(), request.extensions()) {
-            return refuse(&certificate_alone());
-        }
+        let client = hyper::upgrade::on(&mut request);
+        let (parts, body) = request.into_parts();
+        let (forwarder, named) = match self.route(&parts).await {
+            Ok(route) => route,
+            Err(refusal) => return unanswered(refusal),
+        };
         let Some(place) = self.0.upgrades.take() else {
             return refuse(&full("passthrough.maxUpgrades"));
         };
-        let client = hyper::upgrade::on(&mut request);
-        let (parts, body) = request.into_parts();
         let protocols: Vec<HeaderValue> = parts.headers.get_all(UPGRADE).iter().cloned().collect();
-        let mut outgoing = outgoing(parts, streamed(body));
+        let mut outgoing = outgoing(parts, streamed(body), named);
         outgoing.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         for protocol in protocols {
             outgoing.headers_mut().append(UPGRADE, protocol);
         }
-        match self.0.forwarder.upgrade(outgoing).await {
+        match forwarder.upgrade(outgoing).await {
             Ok(mut answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let apiserver = hyper::upgrade::on(&mut answer);
                 let (parts, _empty) = answer.into_parts();
@@ -91,12 +106,13 @@ fn failed(status: Box<Status>) -> Unanswered {
     (Kind::Failed, status)
 }
 
-/// Builds the request for the apiserver.
-fn outgoing(parts: Parts, body: Outgoing) -> Request<Outgoing> {
+/// Builds the request for the apiserver. `named` is added last, because a client may list any header as hop-by-hop.
+fn outgoing(parts: Parts, body: Outgoing, named: HeaderMap) -> Request<Outgoing> {
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
     *request.uri_mut() = parts.uri;
     *request.headers_mut() = headers::of_request(parts.headers);
+    request.headers_mut().extend(named);
     request
 }
 
@@ -110,11 +126,6 @@ async fn copy(client: OnUpgrade, apiserver: OnUpgrade, stop: CancellationToken, 
         tracing::debug!(%error, "a tunnel ended abnormally");
     }
     drop(place);
-}
-
-/// Whether a client certificate is the client's only credential. It cannot be forwarded.
-pub(super) fn has_certificate_alone(headers: &HeaderMap, extensions: &Extensions) -> bool {
-    !headers.contains_key(AUTHORIZATION) && extensions.get::<Peer>().is_some_and(|peer| peer.certificate.is_some())
 }
 
 /// Whether the answer has no end of its own. Clients expect such an answer to break off.
@@ -151,7 +162,7 @@ fn full(key: &str) -> Status {
 /// 401: the client's only credential is a certificate.
 fn certificate_alone() -> Status {
     let message = "Unauthorized: eventweir forwards requests with the caller's token, and cannot do so with a client \
-                   certificate; use a token, or reach the apiserver directly";
+                   certificate; use a token, reach the apiserver directly, or see passthrough.impersonate";
     Status::new(401, "Unauthorized", message)
 }
 

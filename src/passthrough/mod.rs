@@ -1,6 +1,6 @@
 //! Pass-through: eventweir at the address of the apiserver. Ingest answers writes of events. All other requests are
 //! forwarded to the apiserver unchanged: with the caller's own token, without limits of size or time, without
-//! buffering.
+//! buffering. A caller that has only a certificate is impersonated, if that is enabled.
 //!
 //! Method and path decide the route before anything is parsed. A write that ingest cannot take is forwarded too
 //! (`events`), so that no component loses an event to eventweir. What the apiserver would refuse as well is refused by
@@ -15,6 +15,7 @@ mod body;
 mod events;
 mod forward;
 mod headers;
+mod impersonate;
 mod metrics;
 
 use std::convert::Infallible;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt as _, service_fn};
 
+pub use impersonate::Impersonator;
 pub use metrics::Metrics;
 
 use crate::event::ApiGroup;
@@ -59,6 +61,7 @@ pub struct Passthrough(Arc<Inner>);
 struct Inner {
     settings: Settings,
     forwarder: Forwarder,
+    impersonator: Option<Impersonator>,
     metrics: Metrics,
     in_flight: Places,
     upgrades: Places,
@@ -72,10 +75,12 @@ struct Inner {
 }
 
 impl Passthrough {
-    /// Pass-through to the apiserver of `forwarder`, until `stop`.
+    /// Pass-through to the apiserver of `forwarder`, until `stop`. Without `impersonator`, requests of clients that have
+    /// only a certificate are refused.
     pub fn new(
         settings: Settings,
         forwarder: Forwarder,
+        impersonator: Option<Impersonator>,
         metrics: Metrics,
         bodies: Places,
         tasks: TaskTracker,
@@ -84,7 +89,18 @@ impl Passthrough {
         let in_flight = Places::new(settings.max_in_flight, metrics.in_flight.clone());
         let upgrades = Places::new(settings.max_upgrades, metrics.tunnels.clone());
         let forwarded = Names::new();
-        Self(Arc::new(Inner { settings, forwarder, metrics, in_flight, upgrades, bodies, forwarded, tasks, stop }))
+        Self(Arc::new(Inner {
+            settings,
+            forwarder,
+            impersonator,
+            metrics,
+            in_flight,
+            upgrades,
+            bodies,
+            forwarded,
+            tasks,
+            stop,
+        }))
     }
 
     /// Returns the service that answers requests of these origins, with `face` for events.

@@ -135,11 +135,17 @@ type callers struct {
 
 const node = "system:node:node-1"
 
+// newCallers returns clients of w that trust this authority.
+func newCallers(r *run, w *weir, ca []byte, clientCA *authority) *callers {
+	c := &callers{run: r, server: w.listen, roots: x509.NewCertPool(), clientCA: clientCA}
+	c.roots.AppendCertsFromPEM(ca)
+	return c
+}
+
 // callers creates two service accounts and a node. The account `reporter` and the node may write events in the
 // namespace.
 func (r *run) callers(w *weir, ca []byte, clientCA *authority) (*callers, error) {
-	c := &callers{run: r, server: w.listen, roots: x509.NewCertPool(), clientCA: clientCA}
-	c.roots.AppendCertsFromPEM(ca)
+	c := newCallers(r, w, ca, clientCA)
 	accounts := "/api/v1/namespaces/" + r.namespace() + "/serviceaccounts"
 	for _, name := range []string{"reporter", "nobody"} {
 		account := map[string]any{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": map[string]any{"name": name}}

@@ -65,6 +65,7 @@ var scenarios = []scenario{
 	{name: "verbs", run: verbs},
 	{name: "token", run: token},
 	{name: "access", run: access},
+	{name: "impersonate", run: impersonate},
 	{name: "admission", run: admission},
 	{name: "observe", run: observed},
 	{name: "nobody", run: nobody},

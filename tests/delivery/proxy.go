@@ -293,9 +293,10 @@ func (x *proxy) ask(ctx context.Context, r *http.Request, body []byte) (*answer,
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"Authorization", "Content-Type", "Accept", "User-Agent"} {
-		if value := r.Header.Get(name); value != "" {
-			req.Header.Set(name, value)
+	kept := []string{"Authorization", "Content-Type", "Accept", "User-Agent", "Impersonate-User", "Impersonate-Group"}
+	for _, name := range kept {
+		for _, value := range r.Header.Values(name) {
+			req.Header.Add(name, value)
 		}
 	}
 	res, err := x.transport.RoundTrip(req)

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use clap::Parser as _;
 use eventweir::app::ConfigSource;
@@ -11,49 +10,12 @@ use eventweir::cli::{Cli, Command};
 use eventweir::commands;
 use eventweir::config::{Config, Errors, Overrides, load_for_start};
 use serde_json::Value;
-use tempfile::TempDir;
 
 use super::support::app::{start, start_as, start_before};
-use super::support::certificates::{Authority, Certificate, Trust};
+use super::support::certificates::{Authority, Files, Trust};
 use super::support::events::{event, plain};
 use super::support::fake::FakeApiserver;
 use super::support::http::{Client, EVENTS, Reply, json};
-
-/// Files of a listener with client certificates.
-struct Files {
-    folder: TempDir,
-    server: Authority,
-    clients: Authority,
-}
-
-impl Files {
-    fn new() -> Self {
-        let (folder, server, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
-        server.server().write(folder.path());
-        std::fs::write(folder.path().join("clients.crt"), clients.pem()).unwrap();
-        Self { folder, server, clients }
-    }
-
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Returns the section `tls`.
-    fn tls(&self) -> String {
-        let dir = self.path().display();
-        format!("tls: {{certFile: {dir}/tls.crt, keyFile: {dir}/tls.key}}\n")
-    }
-
-    /// Returns a certificate of a node.
-    fn node(&self) -> Certificate {
-        self.clients.client("system:node:node-1", &["system:nodes"])
-    }
-
-    async fn connect(&self, certificate: Option<Certificate>, address: SocketAddr) -> Client {
-        let trust = Trust { certificate, ..Trust::of(self.server.der()) };
-        Client::over(trust.connect(address).await.unwrap())
-    }
-}
 
 async fn post(client: &mut Client, authorization: &str) -> Reply {
     let headers: &[(&str, &str)] = if authorization.is_empty() { &[] } else { &[("Authorization", authorization)] };

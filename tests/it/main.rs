@@ -56,6 +56,7 @@ mod metrics_audit;
 // Pass-through.
 mod passthrough;
 mod passthrough_callers;
+mod passthrough_impersonation;
 mod passthrough_streams;
 // Admission.
 mod admission;

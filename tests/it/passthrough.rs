@@ -337,7 +337,7 @@ fn alone(program: &Program, bodies: Places) -> impl Answer {
     let metrics = Metrics::new(&Registry::new()).expect("an empty registry");
     let forwarder = apiserver.forwarder().expect("an API server").clone();
     let passthrough =
-        Passthrough::new(settings, forwarder, metrics, bodies, TaskTracker::new(), CancellationToken::new());
+        Passthrough::new(settings, forwarder, None, metrics, bodies, TaskTracker::new(), CancellationToken::new());
     passthrough.service(face, Origins::any_host())
 }
 

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
-use http::{HeaderValue, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
-use tower::{BoxError, Service, ServiceBuilder};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use super::token::TokenFile;
 use super::transport::{NoConnection, Transport};
@@ -115,13 +116,65 @@ fn plugin(error: &AuthError) -> Option<String> {
     }
 }
 
+/// Our credentials. Clones share a token, and the runs of an exec plugin.
+#[derive(Debug, Clone)]
+pub(super) struct Credentials {
+    /// kube's layers, which add headers. Answers a request with its headers.
+    layers: BoxCloneSyncService<http::Request<Body>, Response<()>, BoxError>,
+    token: Option<Arc<TokenFile>>,
+}
+
+impl Credentials {
+    /// Token files are read again every minute and after a 401 (`token.rs`). kube runs exec plugins before their
+    /// tokens expire.
+    /// LIMIT: a client *certificate* from an exec plugin is not renewed; after its expiry, requests get 401 until a
+    /// restart.
+    pub(super) async fn of(config: &mut kube::Config, clock: Clock) -> Result<Self, Error> {
+        let token = TokenFile::take(&mut config.auth_info, clock).await?.map(Arc::new);
+        // kube panics for such a token.
+        let auth = serde_json::to_value(&config.auth_info).unwrap_or_default();
+        if auth["token"].as_str().is_some_and(|token| HeaderValue::from_str(token).is_err()) {
+            return Err(Error::Client(Unread(
+                "the kubeconfig's token has characters that a header cannot have".to_owned(),
+            )));
+        }
+        let mirror = async |request: http::Request<Body>| {
+            let mut answer = Response::new(());
+            *answer.headers_mut() = request.into_parts().0.headers;
+            Ok::<_, BoxError>(answer)
+        };
+        let layers = ServiceBuilder::new()
+            .option_layer(config.auth_layer()?)
+            .layer(config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .service_fn(mirror);
+        Ok(Self { layers: BoxCloneSyncService::new(layers), token })
+    }
+
+    /// Returns the headers of a request.
+    ///
+    /// # Errors
+    /// When an exec plugin fails.
+    pub(super) async fn headers(&self) -> Result<HeaderMap, BoxError> {
+        let mut headers = self.layers.clone().oneshot(http::Request::new(Body::empty())).await?.into_parts().0.headers;
+        if let Some(token) = &self.token {
+            headers.insert(AUTHORIZATION, token.header().await);
+        }
+        Ok(headers)
+    }
+
+    /// Reads the token again after a 401 to a request with this `Authorization` header.
+    pub(super) async fn note<B>(&self, answer: &Response<B>, header: Option<&HeaderValue>) {
+        if let (StatusCode::UNAUTHORIZED, Some(token), Some(header)) = (answer.status(), &self.token, header) {
+            token.refused(header).await;
+        }
+    }
+}
+
 /// Returns the service that sends requests with `settings`. Sends nothing yet.
 ///
 /// These are kube's layers without its transport, log and retries: the outbox retries, and kube would hide each 429,
-/// 503 and 504. Token files are read again every minute and after a 401 (`token.rs`). kube runs exec plugins before
-/// their tokens expire.
-/// LIMIT: it does not renew a client *certificate* from an exec plugin; after its expiry, requests get 401 until a
-/// restart.
+/// 503 and 504.
 pub(super) async fn service(
     settings: &Settings,
     clock: &Clock,
@@ -135,34 +188,20 @@ pub(super) async fn service(
 > {
     let mut config = config(settings).await?;
     tracing::info!(url = without_user(&config.cluster_url), "the upstream is an API server");
-    let token = TokenFile::take(&mut config.auth_info, clock.clone()).await?.map(Arc::new);
-    // kube panics for such a token.
-    let auth = serde_json::to_value(&config.auth_info).unwrap_or_default();
-    if auth["token"].as_str().is_some_and(|token| HeaderValue::from_str(token).is_err()) {
-        return Err(Error::Client(Unread(
-            "the kubeconfig's token has characters that a header cannot have".to_owned(),
-        )));
-    }
-    let layers = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from);
+    let credentials = Credentials::of(&mut config, clock.clone()).await?;
     let transport = Arc::new(Transport::<Body>::new(&config, settings.timeout)?);
     let send = move |mut request: http::Request<Body>| {
-        let (transport, token) = (Arc::clone(&transport), token.clone());
+        let (transport, credentials) = (Arc::clone(&transport), credentials.clone());
         async move {
-            let Some(token) = token else { return transport.send(request).await };
-            let header = token.header().await;
-            request.headers_mut().insert(AUTHORIZATION, header.clone());
+            let headers = credentials.headers().await?;
+            let header = headers.get(AUTHORIZATION).cloned();
+            request.headers_mut().extend(headers);
             let answer = transport.send(request).await?;
-            if answer.status() == StatusCode::UNAUTHORIZED {
-                token.refused(&header).await;
-            }
+            credentials.note(&answer, header.as_ref()).await;
             Ok(answer)
         }
     };
-    Ok(layers.service_fn(send))
+    Ok(ServiceBuilder::new().layer(config.base_uri_layer()).service_fn(send))
 }
 
 pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {

@@ -1,15 +1,17 @@
 //! Forwards clients' requests to the API server unchanged, without deadlines and without retries.
 //!
 //! They have connections of their own without our credentials. An API server checks a client certificate before the
-//! token, so ours would make us the author of each request.
+//! token, so ours would make us the author of each request. Impersonated requests have a forwarder of their own, with
+//! our credentials.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::AUTHORIZATION;
 use http::uri::{InvalidUriParts, PathAndQuery};
-use http::{Request, Response, Uri};
+use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
@@ -19,8 +21,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tower::BoxError;
 
-use super::connect::{Error, Settings, classify, config};
+use super::connect::{Credentials, Error, Settings, classify, config};
 use super::transport::{Connector, Protocols, Transport, connector, https_connector};
+use crate::clock::Clock;
 use crate::status::Status;
 use crate::upstream::answer::Failure;
 
@@ -45,6 +48,8 @@ struct Inner {
     timeout: Duration,
     lanes: Box<[Lane]>,
     upgrades: Client<Connector, Outgoing>,
+    /// Ours, for impersonated requests; otherwise the caller's are in the request.
+    credentials: Option<Credentials>,
 }
 
 /// One HTTP/2 connection, or as many over HTTP/1.1 as requests are in flight.
@@ -69,15 +74,30 @@ impl Forwarder {
     pub(super) async fn new(settings: &Settings) -> Result<Self, Error> {
         let mut config = config(settings).await?;
         config.auth_info = kube::config::AuthInfo::default();
-        let upgrades = https_connector(&config, Protocols::Http1, settings.timeout)?;
-        let upgrades = connector(upgrades, settings.timeout, |_| Ok::<_, std::convert::Infallible>(()));
+        Self::over(&config, settings.timeout, None)
+    }
+
+    /// Reads the configuration of `settings`, with its credentials: the forwarder of impersonated requests.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(super) async fn impersonating(settings: &Settings, clock: Clock) -> Result<Self, Error> {
+        let mut config = config(settings).await?;
+        let credentials = Credentials::of(&mut config, clock).await?;
+        Self::over(&config, settings.timeout, Some(credentials))
+    }
+
+    fn over(config: &kube::Config, timeout: Duration, credentials: Option<Credentials>) -> Result<Self, Error> {
+        let upgrades = https_connector(config, Protocols::Http1, timeout)?;
+        let upgrades = connector(upgrades, timeout, |_| Ok::<_, std::convert::Infallible>(()));
         Ok(Self(Arc::new(Inner {
             cluster: config.cluster_url.clone(),
-            https: https_connector(&config, Protocols::All, settings.timeout)?,
-            timeout: settings.timeout,
+            https: https_connector(config, Protocols::All, timeout)?,
+            timeout,
             lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
             // An upgraded connection is not reused.
             upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
+            credentials,
         })))
     }
 
@@ -87,11 +107,12 @@ impl Forwarder {
     /// 400 for a path that is not valid for the API server; 503 if nothing was sent, so that any client may try again;
     /// 502 if the connection broke.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
-        self.0.address(&mut request)?;
+        let header = self.0.prepare(&mut request).await?;
         let seat = self.seat();
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
         let answer = transport.send(request).await.map_err(|fault| unanswered(&*fault))?;
+        self.0.note(&answer, header.as_ref()).await;
         Ok((answer, seat))
     }
 
@@ -100,8 +121,10 @@ impl Forwarder {
     /// # Errors
     /// As [`Self::send`].
     pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Box<Status>> {
-        self.0.address(&mut request)?;
-        self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))
+        let header = self.0.prepare(&mut request).await?;
+        let answer = self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))?;
+        self.0.note(&answer, header.as_ref()).await;
+        Ok(answer)
     }
 
     /// Takes a permit on the first connection that has one.
@@ -121,11 +144,22 @@ impl Forwarder {
 }
 
 impl Inner {
-    /// Addresses a request to the API server.
-    fn address(&self, request: &mut Request<Outgoing>) -> Result<(), Box<Status>> {
+    /// Addresses a request to the API server, and adds our credentials. Returns our `Authorization` header.
+    async fn prepare(&self, request: &mut Request<Outgoing>) -> Result<Option<HeaderValue>, Box<Status>> {
         let wrong = |fault| Status::bad_request(format!("eventweir: the path cannot be forwarded: {fault}"));
         *request.uri_mut() = at(&self.cluster, request.uri()).map_err(wrong)?;
-        Ok(())
+        let Some(credentials) = &self.credentials else { return Ok(None) };
+        let headers = credentials.headers().await.map_err(|fault| unanswered(&*fault))?;
+        // The request names the caller. No part of a user that our kubeconfig names with `as` may be added.
+        let kept = headers.iter().filter(|(name, _)| !name.as_str().starts_with("impersonate-"));
+        request.headers_mut().extend(kept.map(|(name, value)| (name.clone(), value.clone())));
+        Ok(headers.get(AUTHORIZATION).cloned())
+    }
+
+    async fn note(&self, answer: &Response<Incoming>, header: Option<&HeaderValue>) {
+        if let Some(credentials) = &self.credentials {
+            credentials.note(answer, header).await;
+        }
     }
 }
 

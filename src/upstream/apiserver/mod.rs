@@ -75,6 +75,8 @@ pub struct Apiserver {
     metrics: Metrics,
     /// Forwards clients' requests; `None` for an API server behind a service.
     forwarder: Option<Forwarder>,
+    /// Forwards impersonated requests.
+    impersonator: Option<Forwarder>,
     /// The most recent retryable failure, for the log.
     fault: Arc<ArcSwapOption<String>>,
 }
@@ -101,7 +103,7 @@ impl Apiserver {
     {
         let exchange = Exchange::new(service.map_response(|answer| answer.map(boxed)).map_err(Into::into));
         let (timeout, group) = (settings.timeout, settings.group);
-        Self { exchange, timeout, group, clock, metrics, forwarder: None, fault: Arc::default() }
+        Self { exchange, timeout, group, clock, metrics, forwarder: None, impersonator: None, fault: Arc::default() }
     }
 
     /// Sends the request of a record once and classifies the answer.
@@ -143,6 +145,20 @@ impl Apiserver {
     /// Returns the forwarder of clients' requests, which sends none of our credentials.
     pub const fn forwarder(&self) -> Option<&Forwarder> {
         self.forwarder.as_ref()
+    }
+
+    /// Adds a forwarder of impersonated requests, which sends our credentials.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn impersonating(self, settings: &Settings) -> Result<Self, Error> {
+        let impersonator = Some(Forwarder::impersonating(settings, self.clock.clone()).await?);
+        Ok(Self { impersonator, ..self })
+    }
+
+    /// Returns the forwarder of impersonated requests.
+    pub const fn impersonator(&self) -> Option<&Forwarder> {
+        self.impersonator.as_ref()
     }
 
     /// Returns the most recent retryable failure, as text for the log.

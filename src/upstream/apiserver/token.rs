@@ -15,13 +15,16 @@ use crate::clock::{Clock, Mono};
 const AGE_MAX: Duration = Duration::from_secs(60);
 
 /// A token file, and the token last read from it.
+#[derive(Debug)]
 pub(super) struct TokenFile {
     path: PathBuf,
     clock: Clock,
     held: Mutex<Held>,
 }
 
+#[derive(Debug)]
 struct Held {
+    /// Marked as sensitive, so that no log shows it.
     header: HeaderValue,
     /// The time of the next read.
     due: Mono,

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eventweir::app::{App, ConfigSource, Listeners};
+use eventweir::app::{App, ConfigSource, Listeners, connect};
 use eventweir::cli::Flags;
 use eventweir::clock::Clock;
-use eventweir::config::{Config, RawConfig};
+use eventweir::config::{Backend, Config, RawConfig};
 use eventweir::event::Event;
 use eventweir::ledger::Balance;
 use eventweir::upstream::{Apiserver, Embedded, ListOptions, Metrics, Upstream};
@@ -87,13 +87,10 @@ pub(crate) async fn start_behind(apiserver: &Program, yaml: &str) -> Program {
 
 /// Starts the program in front of the apiserver of a kubeconfig, over real connections.
 pub(crate) async fn start_with_kubeconfig(path: &std::path::Path, yaml: &str) -> Program {
-    let (config, clock, registry) = (config(yaml), Clock::manual(START), Registry::new());
-    let settings = eventweir::upstream::apiserver::Settings {
-        kubeconfig: Some(path.to_owned()),
-        ..eventweir::upstream::apiserver::Settings::default()
-    };
-    let metrics = Metrics::new(&registry).unwrap();
-    let upstream = Upstream::Apiserver(Apiserver::connect(&settings, clock.clone(), metrics).await.unwrap());
+    let (mut config, clock, registry) = (config(yaml), Clock::manual(START), Registry::new());
+    config.upstream.backend = Backend::Apiserver;
+    config.upstream.apiserver.kubeconfig = Some(path.to_owned());
+    let upstream = connect(&config, &clock, Metrics::new(&registry).unwrap()).await.unwrap();
     launch(config, ConfigSource::default(), upstream, registry, clock).await
 }
 

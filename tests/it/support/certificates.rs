@@ -12,11 +12,13 @@ use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::events::START;
+use super::http::Client;
 
 /// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -134,6 +136,42 @@ impl Trust {
         };
         config.alpn_protocols = vec![self.protocol.as_bytes().to_vec()];
         TlsConnector::from(Arc::new(config))
+    }
+}
+
+/// Files of a listener with client certificates.
+pub(crate) struct Files {
+    folder: TempDir,
+    pub(crate) server: Authority,
+    pub(crate) clients: Authority,
+}
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        let (folder, server, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+        server.server().write(folder.path());
+        std::fs::write(folder.path().join("clients.crt"), clients.pem()).unwrap();
+        Self { folder, server, clients }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the section `tls`.
+    pub(crate) fn tls(&self) -> String {
+        let dir = self.path().display();
+        format!("tls: {{certFile: {dir}/tls.crt, keyFile: {dir}/tls.key}}\n")
+    }
+
+    /// Returns a certificate of a node.
+    pub(crate) fn node(&self) -> Certificate {
+        self.clients.client("system:node:node-1", &["system:nodes"])
+    }
+
+    pub(crate) async fn connect(&self, certificate: Option<Certificate>, address: SocketAddr) -> Client {
+        let trust = Trust { certificate, ..Trust::of(self.server.der()) };
+        Client::over(trust.connect(address).await.unwrap())
     }
 }
 

@@ -13,40 +13,50 @@ use super::key::{BuildKeyHasher, Key};
 
 /// Values by key, in the order of use.
 // LIMIT: set by the owner, who passes it to `put_within` and `get_or_insert_within`, or evicts by `pop_lru`.
-pub struct LruMap<V>(LruCache<Key, V, BuildKeyHasher>);
+pub struct LruMap<V> {
+    entries: LruCache<Key, V, BuildKeyHasher>,
+    /// Entries that the limits of the calls have evicted so far.
+    evicted: u64,
+}
 
 impl<V> Default for LruMap<V> {
     fn default() -> Self {
-        Self(LruCache::unbounded_with_hasher(BuildKeyHasher::default()))
+        Self { entries: LruCache::unbounded_with_hasher(BuildKeyHasher::default()), evicted: 0 }
     }
 }
 
 impl<V> LruMap<V> {
     /// Returns the value of `key`, made by `make` if there is none. Evicts entries beyond `max`.
     pub fn get_or_insert_within(&mut self, key: Key, max: NonZeroUsize, make: impl FnOnce() -> V) -> &mut V {
-        if !self.0.contains(&key) {
+        if !self.entries.contains(&key) {
             self.evict_to(max.get() - 1);
         }
-        self.0.get_or_insert_mut(key, make)
+        self.entries.get_or_insert_mut(key, make)
     }
 
     /// Puts a value under `key`. Evicts entries beyond `max`.
     pub fn put_within(&mut self, key: Key, value: V, max: NonZeroUsize) {
-        self.0.put(key, value);
+        self.entries.put(key, value);
         self.evict_to(max.get());
     }
 
     /// Puts a value under `key` as the next one to be evicted.
     pub fn put_last(&mut self, key: Key, value: V) {
-        self.0.put(key, value);
-        self.0.demote(&key);
+        self.entries.put(key, value);
+        self.entries.demote(&key);
     }
 
     /// Evicts entries beyond `len`.
     pub(super) fn evict_to(&mut self, len: usize) {
-        while self.0.len() > len {
-            self.0.pop_lru();
+        while self.entries.len() > len {
+            self.entries.pop_lru();
+            self.evicted += 1;
         }
+    }
+
+    /// Returns the number of entries that the limits of the calls have evicted so far.
+    pub(super) const fn evicted(&self) -> u64 {
+        self.evicted
     }
 }
 
@@ -54,19 +64,19 @@ impl<V> Deref for LruMap<V> {
     type Target = LruCache<Key, V, BuildKeyHasher>;
 
     fn deref(&self) -> &Self::Target {
-        &self.0
+        &self.entries
     }
 }
 
 impl<V> DerefMut for LruMap<V> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
+        &mut self.entries
     }
 }
 
 impl<V: fmt::Debug> fmt::Debug for LruMap<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.iter()).finish()
+        f.debug_map().entries(self.entries.iter()).finish()
     }
 }
 

@@ -113,6 +113,11 @@ impl Correlator {
         self.groups.len() + self.observations.len() + self.buckets.as_ref().map_or(0, |buckets| buckets.len())
     }
 
+    /// Returns the number of groups and observations that `lru_cache_size` has evicted so far.
+    pub const fn evicted_keys(&self) -> u64 {
+        self.groups.evicted() + self.observations.evicted()
+    }
+
     /// Evicts what no settings of a reloaded policy allow: entries beyond the largest cache, and budgets that pay for
     /// nothing.
     pub fn follow(&mut self, policy: &Policy) {

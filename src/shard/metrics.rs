@@ -17,6 +17,7 @@ pub struct Metrics {
     ledger: Ledger,
     /// One for each of `GAUGES`.
     gauges: Vec<IntGauge>,
+    evicted_keys: IntCounter,
     kube_events: KubeEvents,
 }
 
@@ -27,7 +28,11 @@ impl Metrics {
     /// Never in practice: the names are valid.
     pub fn new() -> Result<Self> {
         let gauges: Result<Vec<_>> = GAUGES.iter().map(|(name, help, _)| IntGauge::new(*name, *help)).collect();
-        Ok(Self { ledger: Ledger::new()?, gauges: gauges?, kube_events: KubeEvents::new()? })
+        let evicted_keys = IntCounter::new(
+            "eventweir_correlator_evicted_keys_total",
+            "Entries evicted from the caches, alone or with their source.",
+        )?;
+        Ok(Self { ledger: Ledger::new()?, gauges: gauges?, evicted_keys, kube_events: KubeEvents::new()? })
     }
 
     /// Reads the current values.
@@ -38,10 +43,11 @@ impl Metrics {
         for (gauge, (_, _, value)) in self.gauges.iter().zip(GAUGES) {
             gauge.set(value(&read));
         }
+        set(&self.evicted_keys, sizes.evicted_keys);
         self.kube_events.observe(shards, limits.explain.series);
         let gauges = self.gauges.iter().map(|gauge| gauge as &dyn Collector);
-        let parts = self.ledger.parts().into_iter().chain(gauges).chain([&self.kube_events.total as &dyn Collector]);
-        parts.flat_map(Collector::collect).collect()
+        let counters = [&self.evicted_keys as &dyn Collector, &self.kube_events.total];
+        self.ledger.parts().into_iter().chain(gauges).chain(counters).flat_map(Collector::collect).collect()
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Shard {
     sources: LruMap<Correlator>,
     source_count: Share,
     tracked_keys: Share,
+    /// Entries evicted with their source, and those that it had evicted before.
+    evicted_keys: u64,
     /// How far clients have counted: by their requests to this process, by upstream objects, or by the spool.
     // LIMIT: `LINES_MAX`, kept by `change`.
     lines: LruMap<lines::Total>,
@@ -144,6 +146,7 @@ impl Shard {
             sources: LruMap::default(),
             source_count: Share::default(),
             tracked_keys: Share::default(),
+            evicted_keys: 0,
             lines: LruMap::default(),
             next_record: 0,
             explain: Store::new(settings.explain, secret),
@@ -424,9 +427,11 @@ impl Shard {
     /// Returns the sizes of everything that the shard holds.
     pub fn sizes(&self) -> Sizes {
         let (groups, folded) = self.outbox.groups_and_folded();
+        let evicted = self.sources.iter().map(|(_, correlator)| correlator.evicted_keys());
         Sizes {
             sources: self.sources.len(),
             tracked_keys: self.tracked_keys.own(),
+            evicted_keys: evicted.fold(self.evicted_keys, u64::wrapping_add),
             records: self.outbox.record_count(),
             bytes: self.outbox.bytes(),
             budgets: self.outbox.budgets(),
@@ -470,6 +475,7 @@ impl Shard {
             let Some((_, forgotten)) = self.sources.pop_lru() else { return false };
             self.source_count.set(self.sources.len());
             self.tracked_keys -= forgotten.tracked_keys();
+            self.evicted_keys += forgotten.evicted_keys() + forgotten.tracked_keys() as u64;
         }
         true
     }

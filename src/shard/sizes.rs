@@ -7,6 +7,8 @@ pub struct Sizes {
     pub sources: usize,
     /// Entries in all correlators' caches.
     pub tracked_keys: usize,
+    /// Entries that the limits of those caches have evicted so far, with their source or alone.
+    pub evicted_keys: u64,
     /// Records in the outbox.
     pub records: usize,
     /// Bytes in the outbox.
@@ -27,6 +29,7 @@ impl Sizes {
         Self {
             sources: self.sources + other.sources,
             tracked_keys: self.tracked_keys + other.tracked_keys,
+            evicted_keys: self.evicted_keys + other.evicted_keys,
             records: self.records + other.records,
             bytes: self.bytes + other.bytes,
             budgets: self.budgets + other.budgets,

@@ -63,12 +63,12 @@ passthrough: {enabled: on, impersonate: true}
 	return first(exact("eventweir", end, 1), accounted(records, 1))
 }
 
-// impersonators lets eventweir impersonate jane and the group ops, which may list pods.
+// impersonators lets eventweir impersonate a node, and jane of the group ops, which may list pods.
 func (r *run) impersonators() error {
 	rules := map[string][]map[string]any{
 		"eventweir-impersonator": {
-			{"apiGroups": []string{""}, "resources": []string{"users"}, "resourceNames": []string{"jane"}, "verbs": []string{"impersonate"}},
-			{"apiGroups": []string{""}, "resources": []string{"groups"}, "resourceNames": []string{"ops"}, "verbs": []string{"impersonate"}},
+			{"apiGroups": []string{""}, "resources": []string{"users"}, "resourceNames": []string{"jane", node}, "verbs": []string{"impersonate"}},
+			{"apiGroups": []string{""}, "resources": []string{"groups"}, "resourceNames": []string{"ops", "system:nodes"}, "verbs": []string{"impersonate"}},
 		},
 		"ops": {{"apiGroups": []string{""}, "resources": []string{"pods"}, "verbs": []string{"list", "watch"}}},
 	}
@@ -90,14 +90,14 @@ func (r *run) impersonators() error {
 
 func (r *run) impersonated(w *weir, c *callers) error {
 	var certificates []tls.Certificate
-	for _, names := range [][]string{{"jane", "ops"}, {"mallory", "ops"}, {"jane", "system:masters"}} {
+	for _, names := range [][]string{{"jane", "ops"}, {"mallory", "ops"}, {"jane", "system:masters"}, {node, "system:nodes"}} {
 		certificate, err := c.clientCA.client(names[0], names[1:]...)
 		if err != nil {
 			return err
 		}
 		certificates = append(certificates, certificate)
 	}
-	jane, mallory, master := c.client(certificates[0]), c.client(certificates[1]), c.client(certificates[2])
+	jane, mallory, master, kubelet := c.client(certificates[0]), c.client(certificates[1]), c.client(certificates[2]), c.client(certificates[3])
 	const pods, review = "/api/v1/pods", "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	for _, step := range []struct {
 		what         string
@@ -108,6 +108,7 @@ func (r *run) impersonated(w *weir, c *callers) error {
 		text         string
 	}{
 		{"her own name", jane, "POST", review, "", 201, `"username":"jane","groups":["ops","system:authenticated"]`},
+		{"a node's name", kubelet, "POST", review, "", 201, `"username":"` + node + `","groups":["system:nodes","system:authenticated"]`},
 		{"a right of her group", jane, "GET", pods, "", 200, `"kind":"PodList"`},
 		{"a right that she has not", jane, "GET", "/api/v1/secrets", "", 403, `User \"jane\" cannot list resource \"secrets\"`},
 		{"another user", mallory, "GET", pods, "", 403, `cannot impersonate resource \"users\"`},

@@ -69,6 +69,26 @@ async fn the_user_of_a_certificate_is_impersonated_and_a_token_is_forwarded() {
     program.stop().await;
 }
 
+/// Guards against: the groups of a kubeconfig with `as` would become groups of the caller.
+#[tokio::test]
+async fn a_kubeconfig_that_impersonates_adds_nothing_to_the_caller() {
+    let (behind, files) = (behind().await, Files::new());
+    let dir = files.path().display();
+    let yaml = format!("{}auth: {{clientCAFile: {dir}/clients.crt}}\n", files.tls());
+    let user = "as: admin, as-uid: u-1, as-groups: ['system:masters', a]";
+    let program = behind.program_as(user, "impersonate: true", &yaml).await;
+    let jane = &mut client(&program, &files, files.clients.client("jane", &[])).await;
+    assert_eq!(get(jane, &[]).await.status, 200);
+    assert_eq!(jane.send("POST", EVENTS, &[], &json(&event("node-1", "web-0", "R", "m"))).await.status, 201);
+    program.settle().await;
+    let seen = behind.seen();
+    assert_eq!(named(&seen[0]), [("impersonate-user", "jane")]);
+    let admin = [("impersonate-user", "admin"), ("impersonate-uid", "u-1")];
+    let groups = [("impersonate-group", "system:masters"), ("impersonate-group", "a")];
+    assert_eq!(named(&seen[1]), [admin, groups].concat(), "an event is written as the kubeconfig's user");
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn an_upgrade_and_an_event_that_ingest_cannot_take_are_sent_in_the_callers_name() {
     let (behind, files) = (behind().await, Files::new());

@@ -124,6 +124,11 @@ impl Behind {
 
     /// Starts a program in pass-through in front of it, with more configuration.
     pub(crate) async fn program(&self, passthrough: &str, more: &str) -> Program {
+        self.program_as("", passthrough, more).await
+    }
+
+    /// Starts a program whose kubeconfig has these further members of its user.
+    pub(crate) async fn program_as(&self, user: &str, passthrough: &str, more: &str) -> Program {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubeconfig");
         let fixture = |name: &str| format!("{}/tests/fixtures/tls/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -132,7 +137,7 @@ impl Behind {
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
              clusters: [{{name: c, cluster: {{server: '{scheme}://{}', certificate-authority: '{ca}', {tls}}}}}]\n\
-             users: [{{name: u, user: {{client-certificate: '{certificate}', client-key: '{key}', token: ours}}}}]\n",
+             users: [{{name: u, user: {{client-certificate: '{certificate}', client-key: '{key}', token: ours, {user}}}}}]\n",
             self.address
         );
         std::fs::write(&path, text).unwrap();

@@ -51,6 +51,8 @@ mod callers;
 mod pages;
 mod web_config;
 mod tokens;
+// Attacks, by each way in.
+mod attacks;
 // Every metric.
 mod metrics_audit;
 // Pass-through.

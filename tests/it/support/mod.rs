@@ -12,3 +12,4 @@ pub(crate) mod lists;
 pub(crate) mod odd;
 pub(crate) mod log;
 pub(crate) mod seeds;
+pub(crate) mod ways;

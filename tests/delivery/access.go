@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -344,7 +345,7 @@ func (c *callers) until(what string, client *http.Client, token string, code int
 	}
 }
 
-// authority signs client certificates.
+// authority signs certificates.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
@@ -384,4 +385,26 @@ func (a *authority) client(user string, groups ...string) (tls.Certificate, erro
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
 	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}, err
+}
+
+// server returns a certificate for 127.0.0.1 with this serial number, and its key.
+func (a *authority) server(serial int64) (certificate, key []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &private.PublicKey, a.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	block := func(kind string, bytes []byte) []byte {
+		return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes})
+	}
+	return block("CERTIFICATE", raw), block("PRIVATE KEY", pkcs8), err
 }

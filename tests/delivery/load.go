@@ -322,6 +322,8 @@ type account struct {
 	// reached is closed once `mark` occurrences are acknowledged.
 	mark, answered int
 	reached        chan struct{}
+	// repeated is the number of requests that were sent again.
+	repeated int
 	// why are the errors behind unknown; faults are refusals.
 	why, faults []string
 }
@@ -339,6 +341,10 @@ type load struct {
 	workers int
 	// every is the interval between requests of a worker.
 	every time.Duration
+	// token is sent with each request, if it is not empty.
+	token string
+	// transport makes the transport of a worker; by default plain HTTP.
+	transport func() *http.Transport
 }
 
 // send sends all scripts. Each worker interleaves its own scripts. Returns after the last request, or when ctx ends.
@@ -356,6 +362,9 @@ func (l *load) send(ctx context.Context, seed uint64, scripts []script, account 
 
 func (l *load) work(ctx context.Context, rng *rand.Rand, scripts []script, account *account) {
 	transport := &http.Transport{}
+	if l.transport != nil {
+		transport = l.transport()
+	}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: 2 * time.Minute}
 	open, next := scripts, time.Now()
@@ -399,6 +408,7 @@ func (l *load) report(ctx context.Context, rng *rand.Rand, client *http.Client, 
 			}
 			account.answered += s.occurrences
 		case err == nil && (code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable), notSent(err):
+			account.repeated++
 			account.mu.Unlock()
 			time.Sleep(50 * time.Millisecond)
 			continue
@@ -417,6 +427,9 @@ func (l *load) request(client *http.Client, w *weir, s step) (int, string, error
 	req, err := http.NewRequest(s.method, w.listen+s.path, bytes.NewReader(s.body))
 	must(err)
 	req.Header.Set("Content-Type", s.contentType)
+	if l.token != "" {
+		req.Header.Set("Authorization", "Bearer "+l.token)
+	}
 	if l.ack != nil {
 		if ack := l.ack(w); ack != "" {
 			req.Header.Set("Eventweir-Ack", ack)

@@ -66,6 +66,7 @@ var scenarios = []scenario{
 	{name: "token", run: token},
 	{name: "access", run: access},
 	{name: "impersonate", run: impersonate},
+	{name: "certificate", run: certificate},
 	{name: "admission", run: admission},
 	{name: "observe", run: observed},
 	{name: "nobody", run: nobody},

@@ -468,7 +468,7 @@ fn files_that_architecture_names_exist() {
     report("ARCHITECTURE.md names files that exist", &missing);
 }
 
-/// `tests/passthrough` runs the recipes for clients with an endpoint of their own, except kopf's.
+/// `tests/passthrough` runs the recipes for clients with an endpoint of their own.
 #[test]
 fn the_clients_of_ci_run_the_recipes_of_the_documentation() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap().replace('\'', "\"");
@@ -483,7 +483,7 @@ fn the_clients_of_ci_run_the_recipes_of_the_documentation() {
         let (program, fence) = (read(&format!("tests/passthrough/{program}")), format!("```{language}\n"));
         let run: BTreeSet<&str> = program.lines().map(str::trim).collect();
         let recipes = text.split(&fence).skip(1).filter_map(|rest| rest.split("```").next());
-        let lines = recipes.filter(|recipe| !recipe.contains("kopf")).flat_map(str::lines).map(str::trim);
+        let lines = recipes.flat_map(str::lines).map(str::trim);
         let faults: Vec<String> = lines.filter(|line| !run.contains(line)).map(ToOwned::to_owned).collect();
         assert!(text.contains(&fence), "docs/clients.md has no recipe in {language}");
         report(&format!("tests/passthrough runs each line of docs/clients.md ({language})"), &faults);

@@ -3,6 +3,8 @@
 The checks read the results from the apiserver. A line per scenario goes to stdout; the exit code is 0 if all passed.
 """
 
+import contextlib
+import inspect
 import os
 import signal
 import subprocess
@@ -68,9 +70,8 @@ def events_of_core(api=core, name="core"):
     return "30 occurrences are one record"
 
 
-def own_endpoint():
+def recipe(endpoint):
     """The recipe of docs/clients.md. tests/tidy.rs compares its lines."""
-    endpoint = os.environ["ENDPOINT"]
 
     def token(configuration):
         with open("/var/run/secrets/eventweir/token") as file:
@@ -81,7 +82,11 @@ def own_endpoint():
     configuration.refresh_api_key_hook = token
     token(configuration)
     events = client.CoreV1Api(client.ApiClient(configuration))
-    return events_of_core(events, "own-endpoint")
+    return events
+
+
+def own_endpoint():
+    return events_of_core(recipe(os.environ["ENDPOINT"]), "own-endpoint")
 
 
 def events_of_the_new_group():
@@ -185,53 +190,109 @@ def report(body, patch, **_):
 """
 
 
-def operator():
+@contextlib.contextmanager
+def running(text, **environment):
+    """Runs an operator, and ends it. Yields its process."""
     path = os.path.join(os.environ["WORK"], "operator.py")
     with open(path, "w") as file:
-        file.write(OPERATOR)
+        file.write(text)
     log = open(os.path.join(os.environ["WORK"], "kopf.log"), "w+")
     command = [sys.executable, "-m", "kopf", "run", "--namespace", NAMESPACE, "--standalone", path]
-    running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    environment = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
-        observed = config_map("kopf")
-        observed.metadata.annotations = {"kopf": "yes"}
-        admin.create_namespaced_config_map(NAMESPACE, observed)
-
-        def handled(value):
-            assert running.poll() is None, "kopf ended"
-            same("seen", (admin.read_namespaced_config_map("kopf", NAMESPACE).data or {}).get("seen"), value)
-
-        def synced(times):
-            records = admin.list_namespaced_event(NAMESPACE, field_selector="involvedObject.name=kopf").items
-            same("Synced", [record.count for record in records if record.reason == "Synced"], [times])
-
-        until("the handler", lambda: handled("1"))
-        until("the events", lambda: synced(30))
-        admin.patch_namespaced_config_map("kopf", NAMESPACE, {"data": {"a": "2"}})
-        until("the handler", lambda: handled("2"))
-        until("the events", lambda: synced(60))
-        # Kill eventweir; the supervisor restarts it.
-        with open(os.environ["PID_FILE"]) as file:
-            os.kill(int(file.read()), signal.SIGKILL)
-        admin.patch_namespaced_config_map("kopf", NAMESPACE, {"data": {"a": "3"}})
-        until("the handler after a restart", lambda: handled("3"))
-        until("the events after a restart", lambda: synced(90))
+        yield process
+        process.terminate()
+        same("the exit code", process.wait(DEADLINE), 0)
     except AssertionError:
         log.seek(0)
         print(log.read()[-3000:], file=sys.stderr)
         raise
     finally:
+        process.kill()
+        process.wait(DEADLINE)
+
+
+def handled(process, name, value):
+    """Checks that the operator has handled this value."""
+    assert process.poll() is None, "kopf ended"
+    same("seen", (admin.read_namespaced_config_map(name, NAMESPACE).data or {}).get("seen"), value)
+
+
+def operator():
+    def synced(times):
+        records = admin.list_namespaced_event(NAMESPACE, field_selector="involvedObject.name=kopf").items
+        same("Synced", [record.count for record in records if record.reason == "Synced"], [times])
+
+    with running(OPERATOR) as process:
+        observed = config_map("kopf")
+        observed.metadata.annotations = {"kopf": "yes"}
+        admin.create_namespaced_config_map(NAMESPACE, observed)
+        until("the handler", lambda: handled(process, "kopf", "1"))
+        until("the events", lambda: synced(30))
+        admin.patch_namespaced_config_map("kopf", NAMESPACE, {"data": {"a": "2"}})
+        until("the handler", lambda: handled(process, "kopf", "2"))
+        until("the events", lambda: synced(60))
+        # Kill eventweir; the supervisor restarts it.
+        with open(os.environ["PID_FILE"]) as file:
+            os.kill(int(file.read()), signal.SIGKILL)
+        admin.patch_namespaced_config_map("kopf", NAMESPACE, {"data": {"a": "3"}})
+        until("the handler after a restart", lambda: handled(process, "kopf", "3"))
+        until("the events after a restart", lambda: synced(90))
         admin.delete_namespaced_config_map("kopf", NAMESPACE)
-        running.terminate()
-        running.wait(DEADLINE)
     return f"90 occurrences are one record, a third of them after eventweir was killed"
+
+
+OWN_ENDPOINT_OPERATOR = """
+import os
+from datetime import datetime, timezone
+
+import kopf
+from kubernetes import client
+
+%s
+events = recipe(os.environ["ENDPOINT"])
+
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+
+@kopf.on.create("", "v1", "configmaps", annotations={"kopf": "own"})
+def report(body, patch, **_):
+    kopf.info(body, reason="Kopf", message="This is posted through the watching session.")
+    now, metadata = datetime.now(timezone.utc), body["metadata"]
+    about = client.V1ObjectReference(
+        api_version="v1", kind="ConfigMap", namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"]
+    )
+    for _ in range(30):
+        events.create_namespaced_event(metadata["namespace"], client.CoreV1Event(
+            metadata=client.V1ObjectMeta(generate_name="kopf-"), involved_object=about, reason="Synced",
+            message="The object is in sync.", type="Normal", count=1, first_timestamp=now, last_timestamp=now,
+            source=client.V1EventSource(component="operator"),
+        ))
+    patch.setdefault("data", {})["seen"] = body["data"]["a"]
+"""
+
+
+def operator_with_own_endpoint():
+    """The recipe of docs/clients.md for kopf, whose session is with the apiserver. tests/tidy.rs compares its lines."""
+    directly = {"KUBECONFIG": os.environ["ADMIN"], "KUBERNETES_SERVICE_HOST": None}
+    with running(OWN_ENDPOINT_OPERATOR % inspect.getsource(recipe), **directly) as process:
+        observed = config_map("kopf-own")
+        observed.metadata.annotations = {"kopf": "own"}
+        admin.create_namespaced_config_map(NAMESPACE, observed)
+        until("the handler", lambda: handled(process, "kopf-own", "1"))
+        until("the events", lambda: same("counts", counts("kopf-own"), [30]))
+    records = admin.list_namespaced_event(NAMESPACE, field_selector="involvedObject.name=kopf-own").items
+    same("reasons", [record.reason for record in records], ["Synced"])
+    return "30 occurrences are one record, and kopf has posted none itself"
 
 
 def main():
     failed = 0
     scenarios = (
         events_of_core, events_of_the_new_group, own_endpoint, replace_of_core, replace_of_the_new_group, everything_else,
-        leads, operator,
+        leads, operator, operator_with_own_endpoint,
     )
     for scenario in scenarios:
         name = scenario.__name__.replace("_", "-")

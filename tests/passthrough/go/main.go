@@ -62,6 +62,7 @@ var scenarios = []scenario{
 	{"watch-is-not-delayed", watchDelay},
 	{"large-answers", largeAnswers},
 	{"large-request", largeRequest},
+	{"smuggled", smuggled},
 	{"killed", killed},
 }
 

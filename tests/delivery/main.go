@@ -68,6 +68,7 @@ var scenarios = []scenario{
 	{name: "impersonate", run: impersonate},
 	{name: "certificate", run: certificate},
 	{name: "admission", run: admission},
+	{name: "admission-replicas", run: admissionReplicas},
 	{name: "observe", run: observed},
 	{name: "nobody", run: nobody},
 	{name: "admission-storm", run: admissionStorm, measures: true},

@@ -2,13 +2,19 @@ package main
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -75,6 +81,9 @@ auth:
 	if err := callers.answers(); err != nil {
 		return err
 	}
+	if err := callers.expires(); err != nil {
+		return err
+	}
 	if err := callers.away(x); err != nil {
 		return err
 	}
@@ -135,6 +144,14 @@ type callers struct {
 }
 
 const node = "system:node:node-1"
+
+// Times within which a change is seen. Beside eventweir's caches (1 s) they have those of the apiserver: 10 s of a token,
+// which it accepts for a leeway after its expiry, and its watch of roles. The rest is for slow machines.
+const (
+	leeway      = time.Minute
+	tokenCaches = 1*time.Second + 10*time.Second + 10*time.Second
+	rightCaches = 1*time.Second + 10*time.Second
+)
 
 // newCallers returns clients of w that trust this authority.
 func newCallers(r *run, w *weir, ca []byte, clientCA *authority) *callers {
@@ -274,10 +291,72 @@ func (c *callers) answers() error {
 	if err != nil {
 		return err
 	}
-	if code, text, _, err := c.post(c.client(forged), "", mine); err == nil {
-		return fmt.Errorf("a certificate of another authority is answered %d %.300s", code, text)
+	expired, err := c.clientCA.clientUntil(time.Now().Add(-time.Minute), node, "system:nodes")
+	if err != nil {
+		return err
+	}
+	for what, certificate := range map[string]tls.Certificate{"of another authority": forged, "that has expired": expired} {
+		if code, text, _, err := c.post(c.client(certificate), "", mine); err == nil {
+			return fmt.Errorf("a certificate %s is answered %d %.300s", what, code, text)
+		}
 	}
 	return nil
+}
+
+// expires: a token that has expired is refused, and one that expires is refused within the time of the caches.
+func (c *callers) expires() error {
+	old, err := c.expiring(-5 * time.Minute)
+	if err != nil {
+		return err
+	}
+	mine := c.run.namespace()
+	if code, text, _, err := c.post(c.client(), old, mine); err != nil || code != 401 {
+		return fmt.Errorf("an expired token: %d %.300s %v, expected 401", code, text, err)
+	}
+	soon, err := c.expiring(5*time.Second - leeway)
+	if err != nil {
+		return err
+	}
+	if code, text, _, err := c.post(c.client(), soon, mine); err != nil || code != 201 {
+		return fmt.Errorf("a token that expires: %d %.300s %v, expected 201", code, text, err)
+	}
+	return c.until("the token expires", c.client(), soon, 401, 5*time.Second+tokenCaches)
+}
+
+// expiring returns the token of the reporter with an expiry at this time from now, signed with the apiserver's key.
+func (c *callers) expiring(after time.Duration) (string, error) {
+	raw, err := os.ReadFile(filepath.Join(c.run.long.dir, "sa.key"))
+	if err != nil {
+		return "", err
+	}
+	block, _ := pem.Decode(raw)
+	if block == nil {
+		return "", errors.New("sa.key is not PEM")
+	}
+	key, err := x509.ParsePKCS1PrivateKey(block.Bytes)
+	if err != nil {
+		return "", err
+	}
+	parts := strings.Split(c.reporter, ".")
+	encoding := base64.RawURLEncoding
+	payload, err := encoding.DecodeString(parts[1])
+	if err != nil {
+		return "", err
+	}
+	claims := map[string]any{}
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		return "", err
+	}
+	expiry := time.Now().Add(after)
+	for name, at := range map[string]time.Time{"exp": expiry, "nbf": expiry.Add(-time.Hour), "iat": expiry.Add(-time.Hour)} {
+		claims[name] = at.Unix()
+	}
+	signed := parts[0] + "." + encoding.EncodeToString(encode(claims))
+	hash := sha256.Sum256([]byte(signed))
+	signature, err := rsa.SignPKCS1v15(nil, key, crypto.SHA256, hash[:])
+	token := signed + "." + encoding.EncodeToString(signature)
+	c.secrets = append(c.secrets, token)
+	return token, err
 }
 
 // away: during an apiserver outage no new caller is authenticated and nothing is allowed. Afterwards both work again.
@@ -300,34 +379,34 @@ func (c *callers) away(x *proxy) error {
 	if err != nil || code != 500 || header.Get("Retry-After") == "" {
 		return fmt.Errorf("a new certificate: %d %.300s %v, expected 500 and Retry-After", code, text, err)
 	}
-	if err := c.until("a known token is refused", client, c.reporter, 503); err != nil {
+	if err := c.until("a known token is refused", client, c.reporter, 503, tokenCaches); err != nil {
 		return err
 	}
 	x.down.Store(false)
-	return c.until("the apiserver answers again", client, unseen, 201)
+	return c.until("the apiserver answers again", client, unseen, 201, time.Minute)
 }
 
 // takenBack: a right is revoked, and then a token.
 func (c *callers) takenBack() error {
 	r := c.run
-	if err := c.until("a token is accepted", c.client(), c.reporter, 201); err != nil {
+	if err := c.until("a token is accepted", c.client(), c.reporter, 201, time.Minute); err != nil {
 		return err
 	}
 	right := rbacAPI + "namespaces/" + r.namespace() + "/rolebindings/reporter"
 	if err := r.long.do(http.MethodDelete, right, nil, nil); err != nil {
 		return err
 	}
-	if err := c.until("the right is revoked", c.client(), c.reporter, 403); err != nil {
+	if err := c.until("the right is revoked", c.client(), c.reporter, 403, rightCaches); err != nil {
 		return err
 	}
 	if err := c.endReporter(); err != nil {
 		return err
 	}
-	return c.until("the token is revoked", c.client(), c.reporter, 401)
+	return c.until("the token is revoked", c.client(), c.reporter, 401, tokenCaches)
 }
 
 // until posts until the answer has this code. The apiserver caches its decisions for seconds.
-func (c *callers) until(what string, client *http.Client, token string, code int) error {
+func (c *callers) until(what string, client *http.Client, token string, code int, limit time.Duration) error {
 	began := time.Now()
 	for {
 		got, text, _, err := c.post(client, token, c.run.namespace())
@@ -338,8 +417,8 @@ func (c *callers) until(what string, client *http.Client, token string, code int
 			c.run.logf("%s: %d after %.1f s", what, code, time.Since(began).Seconds())
 			return nil
 		}
-		if time.Since(began) > time.Minute {
-			return fmt.Errorf("%s: still %d %.300s after a minute, expected %d", what, got, text, code)
+		if time.Since(began) > limit {
+			return fmt.Errorf("%s: still %d %.300s after %s, expected %d", what, got, text, limit, code)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
@@ -374,13 +453,18 @@ func (a *authority) pem() []byte {
 
 // client returns a certificate of a user in these groups.
 func (a *authority) client(user string, groups ...string) (tls.Certificate, error) {
+	return a.clientUntil(time.Now().Add(time.Hour), user, groups...)
+}
+
+// clientUntil returns such a certificate with this expiry.
+func (a *authority) clientUntil(expiry time.Time, user string, groups ...string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: user, Organization: groups},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: expiry,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)

@@ -25,6 +25,7 @@ const adminToken = "admin-token"
 // apiserver is a running harness of tests/apiserver: a real kube-apiserver with its etcd.
 type apiserver struct {
 	cmd    *exec.Cmd
+	dir    string
 	server string
 	ca     []byte
 	roots  *x509.CertPool
@@ -65,7 +66,7 @@ func startAPIServer(ctx context.Context, binary, dir string, flags ...string) (*
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	s := &apiserver{cmd: cmd, server: info.Server, ca: ca, roots: roots}
+	s := &apiserver{cmd: cmd, dir: dir, server: info.Server, ca: ca, roots: roots}
 	s.client = &http.Client{Transport: s.transport(), Timeout: time.Minute}
 	return s, nil
 }

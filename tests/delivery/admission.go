@@ -7,8 +7,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
+
+	"sigs.k8s.io/yaml"
 )
 
 const webhooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
@@ -97,51 +100,66 @@ func admission(r *run) error {
 	return c.check()
 }
 
-// webhookConfig returns the configuration of an eventweir that serves an apiserver without credentials over TLS.
+// webhookConfig returns the configuration of an eventweir that serves an apiserver without credentials over TLS: the
+// recipe of docs/clients.md, with these keys of `admission`.
 func (r *run) webhookConfig(listen, more string) (string, error) {
 	clientCA, err := newAuthority()
 	if err != nil {
 		return "", err
 	}
 	caFile, dir := filepath.Join(r.dir, "clients.crt"), filepath.Join(r.dir, "tls")
-	return fmt.Sprintf(`listen: %s
-tls: {selfSigned: {dir: %s}}
-auth: {clientCAFile: %s}
-admission: {enabled: on, callers: ['system:anonymous'], %s}
-`, listen, dir, caFile, more), first(os.WriteFile(caFile, clientCA.pem(), 0o600), os.Mkdir(dir, 0o700))
+	config, err := r.recipe("exemptUsers: ")
+	if err != nil {
+		return "", err
+	}
+	var keys map[string]any
+	if err := yaml.Unmarshal([]byte("admission: {"+more+"}"), &keys); err != nil {
+		return "", err
+	}
+	overlay(config, keys)
+	text, err := yaml.Marshal(config)
+	return fmt.Sprintf("listen: %s\ntls: {selfSigned: {dir: %s}}\nauth: {clientCAFile: %s}\n%s", listen, dir, caFile, text),
+		first(err, os.WriteFile(caFile, clientCA.pem(), 0o600), os.Mkdir(dir, 0o700))
+}
+
+// recipe returns the block of YAML in docs/clients.md that contains a text.
+func (r *run) recipe(part string) (map[string]any, error) {
+	document, err := os.ReadFile(r.recipes)
+	if err != nil {
+		return nil, err
+	}
+	for _, rest := range strings.Split(string(document), "\n```yaml\n")[1:] {
+		block, _, _ := strings.Cut(rest, "\n```")
+		if strings.Contains(block, part) {
+			var keys map[string]any
+			err := yaml.Unmarshal([]byte(block), &keys)
+			return keys, err
+		}
+	}
+	return nil, fmt.Errorf("%s has no block with %q", r.recipes, part)
 }
 
 // schedulerUser is the user of kube-scheduler, about whose events the apiserver does not ask.
 const schedulerUser = "system:kube-scheduler"
 
-// registerWebhook makes the apiserver call this address about the events of this run.
+// registerWebhook makes the apiserver call this address about the events of this run, as the recipe says.
 func (r *run) registerWebhook(address string) error {
 	ca, err := os.ReadFile(filepath.Join(r.dir, "tls", "ca.crt"))
 	if err != nil {
 		return err
 	}
-	return r.long.create(webhooks, r.webhook("https://"+address+"/eventweir/v1/admit", ca))
-}
-
-func (r *run) webhook(url string, ca []byte) map[string]any {
-	mine := map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": r.namespace()}}
-	return map[string]any{
-		"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
-		"metadata": map[string]any{"name": r.name},
-		"webhooks": []map[string]any{{
-			"name": "events.eventweir.dev", "admissionReviewVersions": []string{"v1"}, "sideEffects": "NoneOnDryRun",
-			"failurePolicy": "Ignore", "matchPolicy": "Equivalent", "timeoutSeconds": 2, "namespaceSelector": mine,
-			"clientConfig": map[string]any{"url": url, "caBundle": base64.StdEncoding.EncodeToString(ca)},
-			"rules": []map[string]any{{
-				"apiGroups": []string{""}, "apiVersions": []string{"v1"}, "resources": []string{"events"},
-				"operations": []string{"CREATE", "UPDATE"}, "scope": "Namespaced",
-			}},
-			"matchConditions": []map[string]any{
-				{"name": "not-eventweir", "expression": `request.userInfo.username != "system:serviceaccount:eventweir:eventweir"`},
-				{"name": "not-kube-scheduler", "expression": `request.userInfo.username != "` + schedulerUser + `"`},
-			},
-		}},
+	configuration, err := r.recipe("kind: ValidatingWebhookConfiguration")
+	if err != nil {
+		return err
 	}
+	configuration["metadata"] = map[string]any{"name": r.name}
+	hook := configuration["webhooks"].([]any)[0].(map[string]any)
+	service := hook["clientConfig"].(map[string]any)["service"].(map[string]any)
+	hook["clientConfig"] = map[string]any{
+		"url": "https://" + address + service["path"].(string), "caBundle": base64.StdEncoding.EncodeToString(ca),
+	}
+	hook["namespaceSelector"] = map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": r.namespace()}}
+	return r.long.create(webhooks, configuration)
 }
 
 // recorders are clients of the apiserver with one line of occurrences each.

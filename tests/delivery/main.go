@@ -25,6 +25,7 @@ import (
 
 type options struct {
 	eventweir, apiserver, role string
+	recipes                    string
 	seeds                      []uint64
 	occurrences, parallel      int
 	kills                      int
@@ -82,6 +83,7 @@ func main() {
 	flag.StringVar(&o.eventweir, "eventweir", "", "path of the eventweir binary (required)")
 	flag.StringVar(&o.apiserver, "apiserver", "", "path of the harness built from tests/apiserver (required)")
 	flag.StringVar(&o.role, "manifest", "deploy/eventweir.yaml", "manifest with the role for the scenario rbac")
+	flag.StringVar(&o.recipes, "recipes", "docs/clients.md", "document with the recipe for the scenarios of admission")
 	flag.StringVar(&names, "scenarios", "", "scenarios to run, separated by commas (default: all)")
 	flag.StringVar(&seeds, "seeds", "1,2", "seeds for fault injection, separated by commas")
 	flag.IntVar(&o.occurrences, "occurrences", 10_000, "number of occurrences per scenario")

@@ -124,3 +124,19 @@ async fn an_event_whose_caller_cannot_be_reviewed_is_forwarded() {
     drop(waiting);
     program.app.stop().await;
 }
+
+/// Time is paused, and passes while the review is pending.
+#[tokio::test(start_paused = true)]
+async fn an_event_whose_review_does_not_end_is_forwarded() {
+    let behind = Behind::plain(|request: Request<Incoming>| async move {
+        let is_ours = request.headers().get("Authorization").is_some_and(|value| value == OURS);
+        if is_ours { std::future::pending().await } else { answer(201, "stored") }
+    })
+    .await;
+    let program = behind.program("", TOKENS).await;
+    let reply = send(&mut program.client().await, "POST", EVENTS, "caller").await;
+    assert_eq!((reply.status, reply.text()), (201, "stored".to_owned()));
+    assert_eq!(fallbacks(&program).await, 1.0);
+    assert_eq!(behind.passed_on()[0].header("authorization"), Some("Bearer caller"));
+    program.app.stop().await;
+}

@@ -24,7 +24,7 @@ pub struct Handle(reload::Handle<EnvFilter, Registry>, #[expect(dead_code, reaso
 #[derive(Debug)]
 struct Output {
     left_out: Arc<OnceLock<ErrorCounter>>,
-    /// Lines left out until now that the log has told.
+    /// Left-out lines that the log has reported.
     told: usize,
 }
 

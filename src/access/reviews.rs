@@ -17,7 +17,7 @@ const REASON_BYTES_MAX: usize = 1024;
 labelled! {
     /// Kind of question to the apiserver.
     pub enum Review {
-        /// Whose token it is: TokenReview.
+        /// The user of a token: TokenReview.
         Token = "token",
         /// Whether a caller may do what it asks: SubjectAccessReview.
         Access = "access",

@@ -17,7 +17,7 @@ pub(super) enum Key {
     Enter,
     Escape,
     Erase,
-    /// No key: the terminal has another size.
+    /// Not a key: the terminal has a new size.
     Resized,
 }
 

@@ -56,7 +56,7 @@ fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
     facts.map(|(number, (fact, sent))| (&**fact, *sent, of(number))).collect()
 }
 
-/// What became of the occurrences of some facts in one simulation.
+/// The fate of the occurrences of some facts in one simulation.
 pub(super) struct Total {
     pub(super) fate: Fate,
     pub(super) unseen: usize,

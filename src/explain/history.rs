@@ -113,7 +113,7 @@ pub struct Fact {
     pub last_shown: Option<i64>,
     /// Source, budget, and whether the correlator pays.
     pub budget: Option<(Key, Key, bool)>,
-    /// The number of the group of similar events.
+    /// The index of its group of similar events in the store.
     pub group: usize,
     /// The hash of its reason, type and source.
     pub(super) mark: u64,

@@ -119,9 +119,9 @@ pub struct Spot {
 /// Received occurrences of a record.
 #[derive(Debug)]
 pub enum Received {
-    /// They are counted in the record's run, which has this verdict.
+    /// Occurrences that are counted in the record's run, which has this verdict.
     InRun(Verdict),
-    /// They are counted at the place of their fact. With their event's hashes, message and key.
+    /// Occurrences that are counted at the place of their fact, with their event's hashes, message and key.
     At(Spot, Marks, SmolStr, Option<NonZeroU64>),
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Run {
     pub(super) of: Box<Origin>,
 }
 
-/// What a run has of the event that began it, and the messages that differ from that event's.
+/// Properties of the event that began a run, and the messages that differ from that event's.
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) kind: Kind,

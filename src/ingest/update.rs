@@ -1,5 +1,5 @@
 //! PUT: replaces the record that the name leads to. A PUT sets the state of an event and is not an occurrence, so it
-//! bypasses the correlators and the ledger. The record counts on from its count.
+//! bypasses the correlators and the ledger. Later occurrences are added to the count of the PUT.
 
 use axum::body::Body;
 use axum::extract::State;

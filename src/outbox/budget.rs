@@ -40,7 +40,7 @@ impl BudgetId {
 /// The rates of the offered records.
 #[derive(Debug, Default)]
 pub(super) enum Rates {
-    /// No offer yet.
+    /// No record was offered yet.
     #[default]
     None,
     /// One rate: every budget has it.

@@ -142,7 +142,7 @@ impl Digest {
         self.event.message = self.storm.as_ref().map_or_else(|| self.message(limit), |storm| storm.message(limit));
     }
 
-    /// Returns the bytes of the digest without its record.
+    /// Returns the memory of the digest in bytes, without its record.
     pub(super) const fn size(&self) -> usize {
         self.bytes + size_of::<Self>()
     }

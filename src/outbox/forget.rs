@@ -24,11 +24,11 @@ pub struct Rebased {
 /// Whether a client's change of an event has a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// It has one, which includes the occurrences that GET had shown.
+    /// The change has a count, which includes the occurrences that GET had shown.
     Stated,
-    /// So it has, and it has created the event.
+    /// The change has a count, and has created the event.
     Created,
-    /// It changes other members.
+    /// The change has other members only.
     Unstated,
 }
 

@@ -8,7 +8,7 @@ use crate::clock::Now;
 use crate::correlator::{RecordId, is_newer};
 use crate::event::Event;
 
-/// What became of a watch event about a record.
+/// The effect of a watch event about a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learned {
     /// The record is not in the outbox.

@@ -31,7 +31,7 @@ pub struct View {
     pub waiting: u64,
     /// Their wait reason.
     pub why: Why,
-    /// Whether a request with some of them is in flight.
+    /// Whether a request with some of the waiting occurrences is in flight.
     pub is_in_flight: bool,
     /// Its version upstream, if the upstream is known to hold it.
     pub version: Option<SmolStr>,

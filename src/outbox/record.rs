@@ -73,7 +73,7 @@ pub(super) struct Record {
     pub(super) event: Event,
     /// Bytes of `event` and the lines as counted against the limit.
     pub(super) size: usize,
-    /// What is known of the record upstream.
+    /// The known state of the record upstream.
     pub(super) stand: Stand,
     /// Until when an earlier, unanswered create may still take effect, after a later one was answered.
     pub(super) create_until: Option<Mono>,

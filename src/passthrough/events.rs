@@ -105,7 +105,7 @@ impl Passthrough {
     }
 }
 
-/// Whether ingest has not taken a write that the apiserver might take.
+/// Whether a write that ingest has refused is forwarded, because the apiserver might accept it.
 ///
 /// A 504 is not forwarded: the upstream may still carry the request out. After a 401 or 403 a POST is not forwarded. A
 /// change of an event is, because ingest makes it with eventweir's rights, which may be fewer than the caller's.

@@ -75,7 +75,7 @@ pub struct Fate {
     pub writes: u64,
     /// Occurrences in the count of a record that the upstream has acknowledged.
     pub shown: u64,
-    /// Those of them that are shown in a digest or a storm record.
+    /// Shown occurrences that a digest or a storm record counts.
     pub folded: u64,
     /// Occurrences that wait.
     pub waiting: u64,

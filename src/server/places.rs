@@ -88,7 +88,7 @@ pub struct FairPlaces {
 #[derive(Debug)]
 pub struct FairPlace {
     _of_all: Place,
-    /// Those of the caller's part.
+    /// The same places of the caller's part.
     _own: Option<Place>,
 }
 

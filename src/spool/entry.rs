@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((found.id.as_str(), found.round, found.entry), ("0-1", 5, entry("öä\n\"")));
     }
 
-    /// With fewer numbers of occurrences, a line without names of its members, and without the members that came later.
+    /// The older entry has fewer numbers of occurrences, a line without names of its members, and not all members.
     #[test]
     fn an_entry_of_an_older_version_is_read() {
         let old = concat!(

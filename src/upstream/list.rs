@@ -29,11 +29,11 @@ pub enum Version {
     /// The newest: no resourceVersion, or "0", because apiservers have no watch cache for events.
     #[default]
     Newest,
-    /// Not older than this one: only a resourceVersion. With a limit, exactly this one.
+    /// This version or a newer one: a resourceVersion without a match. With a limit, exactly this version.
     AtLeast(u64),
-    /// Not older than this one, also with a limit: a resourceVersion with `NotOlderThan`.
+    /// This version or a newer one, also with a limit: a resourceVersion with `NotOlderThan`.
     NotOlderThan(u64),
-    /// Exactly this one.
+    /// Exactly this version.
     Exact(u64),
 }
 

@@ -25,7 +25,7 @@ struct Document<'p> {
     message: Option<&'p str>,
 }
 
-/// What a claim writes, which client-go does not have.
+/// The metadata that a claim writes; client-go writes none.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata<'p> {

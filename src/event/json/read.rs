@@ -39,7 +39,7 @@ pub(super) struct Pass {
     group: ApiGroup,
     /// `kind` and `apiVersion` of the document; empty when absent.
     pub(super) stated: [SmolStr; 2],
-    /// Which of the two are present.
+    /// Whether `kind` and `apiVersion` are present.
     has_stated: [bool; 2],
     /// The path of the invalid value.
     pub(super) fault_at: Option<String>,

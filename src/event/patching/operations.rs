@@ -40,7 +40,7 @@ pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<
     Ok(unknown)
 }
 
-/// What the operations of a patch have cost.
+/// The work that the operations of a patch have caused, for its limits.
 #[derive(Debug, Default)]
 struct Work {
     carried: usize,

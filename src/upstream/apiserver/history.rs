@@ -144,8 +144,8 @@ impl Apiserver {
     }
 }
 
-/// Returns a client of kube with deadlines, which kube's own does not have: a missing answer to a list would block it
-/// for ever, and limits of bytes. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent
+/// Returns a kube client with deadlines and limits of bytes. kube's own client has neither, so a missing answer to a
+/// list would block it for ever. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent
 /// until its end.
 fn impatient(
     exchange: Exchange,

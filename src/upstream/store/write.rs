@@ -137,7 +137,7 @@ impl Store {
     }
 }
 
-/// Returns the answer with an `event` in place of `old` that is not stored.
+/// Returns the answer for an `event` that would replace `old` but is not stored. It has the version of `old`.
 fn unstored(old: &Event, mut event: Event) -> Event {
     event.metadata.resource_version.clone_from(&old.metadata.resource_version);
     event.metadata.managed_fields = None;

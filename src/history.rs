@@ -49,7 +49,7 @@ impl Monitor {
     pub fn new(registry: &Registry, mode: Mode) -> Result<Self, prometheus::Error> {
         let synced = IntGauge::new(
             "eventweir_history_synced",
-            "1 while the upstream's list is known and, with history: watch, followed; 0 before and in trouble.",
+            "1 while the upstream's list is known and, with upstream.history: watch, followed; otherwise 0.",
         )?;
         let news = IntCounterVec::new(
             Opts::new("eventweir_history_news_total", "Messages about events from the upstream, by kind."),

@@ -117,7 +117,7 @@ impl Metrics {
         )?;
         let reviews = register_histogram_vec_with_registry!(
             "eventweir_access_review_duration_seconds",
-            "Time from sending a review to the apiserver to its complete answer or the deadline.",
+            "Time from sending a review to the API server to its complete answer or the deadline.",
             &["review"],
             REVIEW_BUCKETS.to_vec(),
             registry

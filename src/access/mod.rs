@@ -244,7 +244,7 @@ impl Access {
             Ok(None) => (Identified::Refused, Err(Status::new(401, "Unauthorized", "Unauthorized"))),
             Err(Unanswered::Full) => (Identified::Limited, Err(busy("tokens"))),
             Err(Unanswered::Fault) => {
-                let message = "the token could not be reviewed, because the apiserver does not answer";
+                let message = "the token could not be reviewed, because the API server does not answer";
                 (Identified::Unanswered, Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1)))
             }
         };
@@ -325,7 +325,7 @@ impl Access {
                         Err(Unanswered::Full) => (Verdict::Limited, Err(busy("permissions"))),
                         Err(Unanswered::Fault) => {
                             let message =
-                                "Internal error occurred: the apiserver does not answer whether this is allowed";
+                                "Internal error occurred: the API server does not answer whether this is allowed";
                             let refusal = Status::new(500, "InternalError", message).with_retry_after(1);
                             (Verdict::Unanswered, Err(refusal))
                         }
@@ -411,14 +411,14 @@ impl Access {
             match answer.and_then(|answer| read(answer).map_err(|fault| unreadable(&fault))) {
                 Ok(answer) => {
                     if is_unanswered.swap(false, Ordering::Relaxed) {
-                        tracing::info!("the apiserver answers reviews again");
+                        tracing::info!("the API server answers reviews again");
                     }
                     Ok(answer)
                 }
                 Err(Status { code, reason, .. }) => {
                     if !is_unanswered.swap(true, Ordering::Relaxed) {
                         // Without the message, which may repeat the question.
-                        tracing::warn!(review = review.label(), code, reason, "the apiserver does not answer reviews");
+                        tracing::warn!(review = review.label(), code, reason, "the API server does not answer reviews");
                     }
                     Err(Unanswered::Fault)
                 }

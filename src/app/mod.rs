@@ -60,10 +60,10 @@ pub enum Error {
     #[error("reading the web configuration: {0}")]
     Web(#[from] config::Errors),
     /// The client of the apiserver cannot be created.
-    #[error("connecting to the apiserver")]
+    #[error("connecting to the API server")]
     Upstream(#[from] upstream::apiserver::Error),
     /// Pass-through has no apiserver.
-    #[error("setting up pass-through: the upstream is not an apiserver that is reached over the network")]
+    #[error("setting up pass-through: the upstream is not an API server that is reached over the network")]
     Passthrough,
     /// A metric was registered twice.
     #[error("registering metrics")]

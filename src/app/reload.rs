@@ -72,15 +72,15 @@ impl App {
         if self.access.would_open(&new.access) {
             self.metrics.config_refused();
             tracing::error!(
-                "the new configuration is refused: without auth.policy every caller would be allowed; only a restart removes it"
+                "the new configuration is refused: without auth.policy every caller could do everything; a restart accepts it"
             );
             return false;
         }
         let mut config = self.config.lock();
-        // Fields that need a restart are compared with the start, and logged at every reload until then.
+        // Keys that need a restart are compared with the start, and logged at every reload until then.
         let at_restart = self.started_with.reload_diff(&new).at_restart;
         if !at_restart.is_empty() {
-            tracing::warn!(fields = ?at_restart, "these fields of the configuration apply after a restart");
+            tracing::warn!(keys = ?at_restart, "these keys of the configuration apply after a restart");
         }
         // First, because the shards wake delivery, which follows these settings.
         self.monitor.set_settings(new.gate);
@@ -90,7 +90,7 @@ impl App {
         self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
         self.admin.set_config(shown(&new, &at_restart));
-        tracing::info!(fields = ?config.reload_diff(&new).at_run_time, "the configuration was reloaded");
+        tracing::info!(keys = ?config.reload_diff(&new).at_run_time, "the configuration was reloaded");
         *config = new;
         true
     }

@@ -20,7 +20,7 @@ const PENDING_PODS: i64 = 300;
 /// Runs `demo`.
 ///
 /// # Errors
-/// When the account does not balance, or the drawing cannot be written.
+/// When the ledger does not balance, or the drawing cannot be written.
 pub fn demo(demo: &Demo) -> Result<(), Error> {
     let mut compared = compare(None, None)?;
     let storm = storm();

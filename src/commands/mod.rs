@@ -68,7 +68,7 @@ pub enum Error {
     #[error("{0}")]
     Input(String),
     /// A simulated proxy did not account for every occurrence.
-    #[error("the account does not balance; this is a bug")]
+    #[error("the ledger does not balance; this is a bug")]
     Unbalanced,
     /// The events of the cluster cannot be read.
     #[error("cannot read the events of {0}")]

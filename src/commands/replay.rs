@@ -24,7 +24,7 @@ const PROGRESS: u64 = 1024;
 /// Runs `replay FILE`.
 ///
 /// # Errors
-/// When a configuration is wrong, the input cannot be read or contains a document that is no event, or the account does
+/// When a configuration is wrong, the input cannot be read or contains a document that is no event, or the ledger does
 /// not balance.
 pub fn replay(replay: &Replay) -> Result<(), Error> {
     let mut compared = match &replay.against {

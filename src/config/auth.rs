@@ -29,7 +29,7 @@ const TTL: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600)
 const CACHE_SIZE: NonZeroUsize = const { NonZeroUsize::new(4096).unwrap() };
 const EFFECTS: [(&str, Effect); 2] = [("allow", Effect::Allow), ("deny", Effect::Deny)];
 const WITHOUT_APISERVER: &str =
-    "asks the apiserver, and needs upstream.kind: apiserver (--upstream apiserver); allowed without it: false";
+    "asks the API server, and needs upstream.kind: apiserver (--upstream apiserver); allowed without it: false";
 const WITHOUT_CALLERS: &str =
     "callers are not known; allowed with auth.tokenReview.enabled: true or auth.clientCAFile (--client-ca-file)";
 
@@ -64,7 +64,7 @@ pub(super) fn auth(section: &mut Section<'_>, settings: &mut Settings, backend: 
 
 fn tokens(section: &mut Section<'_>, tokens: &mut TokenReview, backend: Backend) {
     enabled(section, &mut tokens.is_on, backend);
-    section.set("audiences", &mut tokens.audiences, &values::texts_of("a text or a list of texts"));
+    section.set("audiences", &mut tokens.audiences, &values::texts_of("a string or a list of strings"));
     section.set("cacheTTL", &mut tokens.cache_ttl, &values::duration(TTL));
 }
 

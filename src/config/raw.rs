@@ -231,7 +231,7 @@ impl<'t> Tree<'t> {
             let key = match event {
                 Event::MappingEnd | Event::StreamEnd => return Ok(entries),
                 Event::Scalar(key, _, 0, None) => key.into_owned(),
-                _ => return Err(self.error(&span, "a key must be a plain text")),
+                _ => return Err(self.error(&span, "a key must be a plain string")),
             };
             if entries.len() == KEYS_MAX {
                 return Err(self.error(&span, &format!("a section may have at most {KEYS_MAX} keys")));
@@ -282,7 +282,7 @@ mod tests {
     fn duplicate_keys_come_before_the_first_syntax_error() {
         assert_eq!(
             fault("a:\n  b: 1\n  b: 2\n[c]: 1\n"),
-            "f:3: a.b: this key is given twice; first on line 2\nf:4: a key must be a plain text"
+            "f:3: a.b: this key is given twice; first on line 2\nf:4: a key must be a plain string"
         );
     }
 

@@ -181,7 +181,7 @@ const BEYOND_LOOPBACK: &str = "can be reached from other machines, and callers a
 const TOKENS_IN_CLEAR: &str = "can be reached from other machines, and without TLS the network reads the callers' tokens; \
     allowed: any with tls.certFile (--tls-cert-file) or tls.selfSigned.dir, a loopback address such as 127.0.0.1:8080, \
     or any with insecureListen: true (--insecure-listen)";
-const WITHOUT_APISERVER: &str = "needs an apiserver; allowed: off, or on with upstream.kind: apiserver (--upstream)";
+const WITHOUT_APISERVER: &str = "needs an API server; allowed: off, or on with upstream.kind: apiserver (--upstream)";
 
 /// Reads every section over `config`. `divide` derives the default limits from the memory, which is read first.
 fn read(section: &mut Section<'_>, config: &mut Config, divide: impl FnOnce(&mut Config)) {

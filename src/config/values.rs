@@ -250,9 +250,8 @@ pub(super) fn address() -> Form<'static, SocketAddr> {
 }
 
 pub(super) fn expressions() -> Form<'static, Vec<SmolStr>> {
-    let allowed = format!(
-        "a list of 1 to {LIST_MAX} regular expressions such as ^localhost$, or one text with commas between them"
-    );
+    let allowed =
+        format!("a list of 1 to {LIST_MAX} regular expressions such as ^localhost$, or one comma-separated string");
     let are_expressions = |texts: &[SmolStr]| !texts.is_empty() && Origins::hosts(texts).is_ok();
     list(allowed, listed, |text| Some(text.into()), SmolStr::to_string, are_expressions)
 }
@@ -260,7 +259,7 @@ pub(super) fn expressions() -> Form<'static, Vec<SmolStr>> {
 /// Cipher suites by Go's names.
 pub(super) fn cipher_suites() -> Form<'static, Vec<CipherSuite>> {
     let known: Vec<String> = CipherSuite::all().map(CipherSuite::name).collect();
-    let allowed = format!("a list of, or one text with commas between, {}", known.join(", "));
+    let allowed = format!("a list or one comma-separated string, of {}", known.join(", "));
     list(allowed, listed, CipherSuite::of, |suite| suite.name(), |_suites| true)
 }
 
@@ -284,7 +283,7 @@ fn is_host_name(text: &str) -> bool {
 pub(super) fn text<T: Serialize + for<'t> From<&'t str> + 'static>(most: usize) -> Form<'static, T> {
     Form::of_text(
         string(),
-        format!("a text of 1 to {most} bytes"),
+        format!("a string of 1 to {most} bytes"),
         move |text| (1..=most).contains(&text.len()).then(|| T::from(text)),
         |text| serde_json::to_value(text).unwrap_or_default(),
     )
@@ -314,7 +313,7 @@ pub(super) fn texts_of(allowed: &str) -> Form<'static, Vec<SmolStr>> {
 
 /// Patterns to match: exact, or a prefix with a trailing `*`.
 pub(super) fn patterns() -> Form<'static, Vec<Pattern>> {
-    let allowed = format!("a text or a list of 1 to {LIST_MAX} texts, none empty, with * only at the end");
+    let allowed = format!("a string or a list of 1 to {LIST_MAX} strings, none empty, with * only at the end");
     list(allowed, texts, pattern, pattern_text, |patterns| !patterns.is_empty())
 }
 

@@ -394,7 +394,7 @@ impl Delivery {
     /// Logs losses at most once a minute per reason; the ledger counts all.
     fn log_loss(&mut self, reason: LostReason, now: Mono) {
         let why = if reason == LostReason::Expired {
-            "for outbox.maxAge the upstream has answered 429, 5xx or 409 to their records"
+            "the upstream has answered 429, 5xx or 409 to their records for longer than outbox.maxAge"
         } else {
             "the upstream refuses their records for good"
         };

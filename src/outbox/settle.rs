@@ -354,9 +354,9 @@ impl Outbox {
     }
 }
 
-/// Returns the loss of occurrences that the upstream has answered without accepting them for too long.
+/// Returns the loss of occurrences whose write the upstream has postponed for too long.
 fn expired() -> Loss {
-    let status = Status::new(504, "Timeout", "the upstream has put the event off for too long");
+    let status = Status::new(504, "Timeout", "the upstream has postponed the write for longer than outbox.maxAge");
     let refusal = Refusal { reason: RefusalReason::Other, status: Box::new(status) };
     Loss { reason: LostReason::Expired, refusal }
 }

@@ -162,7 +162,7 @@ fn full(key: &str) -> Status {
 /// 401: the client's only credential is a certificate.
 fn certificate_alone() -> Status {
     let message = "Unauthorized: eventweir forwards requests with the caller's token, and cannot do so with a client \
-                   certificate; use a token, reach the apiserver directly, or see passthrough.impersonate";
+                   certificate; use a token, reach the API server directly, or see passthrough.impersonate";
     Status::new(401, "Unauthorized", message)
 }
 

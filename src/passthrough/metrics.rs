@@ -51,7 +51,7 @@ impl Metrics {
             requests: Kind::ALL.map(|kind| requests.with_label_values(&[kind.label()])),
             in_flight: register_int_gauge_with_registry!(
                 "eventweir_passthrough_in_flight",
-                "Requests in flight to the apiserver, of passthrough.maxInFlight.",
+                "Requests in flight to the API server, of passthrough.maxInFlight.",
                 registry
             )?,
             tunnels: register_int_gauge_with_registry!(

@@ -176,7 +176,7 @@ pub(super) fn status_of(verb: Verb, failure: Failure) -> Status {
         // Not passed on: a client would take it for the API server's answer, and delete or post again.
         Failure::Denied(denial) => {
             let Status { code, message, .. } = denial.status;
-            Status::new(503, "ServiceUnavailable", shorten(format!("not an apiserver's answer: {code} {message}")))
+            Status::new(503, "ServiceUnavailable", shorten(format!("not an API server's answer: {code} {message}")))
         }
         Failure::Unsendable(text) => Status::bad_request(shorten(text)),
         Failure::Deadline => Status::new(504, "Timeout", "the upstream did not answer in time"),

@@ -67,7 +67,7 @@ labelled! {
 
 /// The embedded store's answer to a server-side apply.
 const NO_APPLY: &str = "the embedded store does not do server-side apply; started with --upstream apiserver, eventweir passes \
-                        it on to a real apiserver";
+                        it on to a real API server";
 
 /// Each request is sent once, in the API group that its client used or, without one, that of the settings.
 ///

@@ -938,7 +938,7 @@ async fn tokens_are_neither_logged_nor_shown() {
     assert_eq!(guarded.post("secret", &one()).await.code(), 503);
     let shown = format!("{:?} {:?} {}", guarded.face, guarded.access, eventweir::metrics::render(&guarded.registry));
     let logged = log.text();
-    assert!(logged.contains("the apiserver does not answer reviews"), "{logged}");
+    assert!(logged.contains("the API server does not answer reviews"), "{logged}");
     assert!(!shown.contains("t-secret") && !logged.contains("t-secret"), "{shown}\n{logged}");
 }
 

@@ -201,7 +201,7 @@ async fn a_review_whose_answer_cannot_be_read_is_logged() {
     headers.insert("authorization", "Bearer t-secret".parse().unwrap());
     assert_eq!(access.identify(None, &headers).await.unwrap_err().code, 503);
     let text = log.text();
-    assert!(text.contains("WARN") && text.contains("the apiserver does not answer reviews"), "{text}");
+    assert!(text.contains("WARN") && text.contains("the API server does not answer reviews"), "{text}");
     assert!(!text.contains("t-secret"), "{text}");
 }
 

@@ -153,7 +153,7 @@ async fn only_the_callers_token_is_forwarded_and_it_is_not_logged() {
     assert_eq!(credentials, [(Some(CALLER.1), false, Version::HTTP_2), (None, false, Version::HTTP_2)]);
     assert!(behind.seen().iter().any(|seen| seen.is_ours() && seen.has_certificate), "events are written as us");
     let logged = log.text();
-    assert!(logged.contains("connected to the apiserver"), "the log was caught");
+    assert!(logged.contains("connected to the API server"), "the log was caught");
     let leaks: Vec<&str> =
         logged.lines().filter(|line| line.contains("eventweir") && line.contains("caller's")).collect();
     assert!(leaks.is_empty(), "{leaks:?}");

@@ -132,7 +132,7 @@ fn page(title: &str, searched: [&str; 2], is_live: bool, main: &str) -> Response
          <link rel=\"icon\" href=\"icon.svg\"><script src=\"page.js\" defer></script></head><body>\
          <a class=\"skip\" href=\"#main\">to the content</a>\
          <header><h1>eventweir</h1><nav aria-label=\"pages\"><a href=\"./\">overview</a><a href=\"metrics\">metrics</a>\
-         <a href=\"config\">configuration in force</a><a href=\"readyz\">ready</a><a href=\"livez\">alive</a></nav>\
+         <a href=\"config\">active configuration</a><a href=\"readyz\">ready</a><a href=\"livez\">alive</a></nav>\
          <form action=\"explain\" role=\"search\"><input id=\"find\" name=\"object\" value=\"{object}\" required aria-label=\"object\" \
          placeholder=\"pod/web-0\" size=\"14\"><input name=\"namespace\" value=\"{namespace}\" aria-label=\"namespace\" placeholder=\"namespace\" \
          size=\"10\"><button>find</button></form>{pause}</header><main id=\"main\">{main}</main></body></html>\n"
@@ -237,7 +237,7 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
     let saved = saved(number("receivedLastHour"), number("writtenLastHour"));
     let now = admin.0.shards.clock().now();
     let history = match (admin.0.history.is_synced(), admin.0.history.heard(now)) {
-        (true, Some(ago)) => format!("followed, heard {} ago", span(ago)),
+        (true, Some(ago)) => format!("followed, last message {} ago", span(ago)),
         (false, Some(ago)) => format!("not followed for {}", span(ago)),
         (_, None) => "not followed".to_owned(),
     };

@@ -16,7 +16,7 @@ pub(super) fn section(html: &mut Html, difference: &Value, shows_events: bool) {
         .collect();
     let unseen = ["live", "shadow"].map(|side| Cell::from(&difference["unseen"][side]["facts"]));
     rows.push(std::iter::once(Cell::Text("facts not shown yet".to_owned())).chain(unseen).collect());
-    html.tag("<section id=\"shadow\">").table("Shadow rules", &["occurrences", "in force", "shadow"], &rows);
+    html.tag("<section id=\"shadow\">").table("Shadow rules", &["occurrences", "active", "shadow"], &rows);
     let text = |member: &str| difference[member].as_str().unwrap_or_default().to_owned();
     html.tag("<p class=\"faint\">").text(&format!("{}, since {}", text("file"), text("since")));
     if difference["missed"].as_u64().unwrap_or_default() > 0 {
@@ -33,7 +33,7 @@ pub(super) fn section(html: &mut Html, difference: &Value, shows_events: bool) {
         };
         let rows = difference["reasons"].as_array().into_iter().flatten().filter(differs).take(ROWS).map(row);
         html.table(
-            "Reasons that differ, in force / shadow",
+            "Reasons that differ, active / shadow",
             &["reason", "received", "writes", "shown", "in a digest", "lost"],
             &rows.collect::<Vec<_>>(),
         );

@@ -185,7 +185,7 @@ impl Tls {
                 metrics.failed();
                 for Fault { part, reason } in faults {
                     let (listener, part) = (metrics.listener, part.label());
-                    tracing::error!(listener, part, %reason, "new certificates cannot be used; the old stay active");
+                    tracing::error!(listener, part, %reason, "new certificates cannot be used; the old ones stay active");
                 }
             }
         }
@@ -292,13 +292,13 @@ impl Metrics {
     ) -> Result<Vec<Self>, prometheus::Error> {
         let last_reload_successful = register_int_gauge_vec_with_registry!(
             "eventweir_tls_last_reload_successful",
-            "0 while the newest certificate files cannot be used, so that the old ones are active",
+            "0 while the newest certificate files cannot be used, so that the old ones are active.",
             &["listener"],
             registry
         )?;
         let expiry = register_int_gauge_vec_with_registry!(
             "eventweir_tls_certificate_expiry_timestamp_seconds",
-            "Expiry of the listener's certificate, in seconds since 1970",
+            "Expiry of the listener's certificate, in seconds since 1970.",
             &["listener"],
             registry
         )?;

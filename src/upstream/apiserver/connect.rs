@@ -61,16 +61,16 @@ pub enum Error {
         source: std::io::Error,
     },
     /// TLS or credentials could not be set up.
-    #[error("preparing the client for the apiserver")]
+    #[error("preparing the client for the API server")]
     Client(#[source] Unread),
     /// The `tls-server-name` of the kubeconfig is not a name.
     #[error("the TLS server name {0:?} is not valid")]
     ServerName(String),
     /// The cluster's URL has no scheme or no host.
-    #[error("the apiserver's URL {} names no host", without_user(.0))]
+    #[error("the API server's URL {} names no host", without_user(.0))]
     Address(Uri),
     /// The kubeconfig or the environment names a proxy.
-    #[error("the apiserver would be reached through the proxy {}; proxies are not supported", without_user(.0))]
+    #[error("the API server would be reached through the proxy {}; proxies are not supported", without_user(.0))]
     Proxy(Uri),
 }
 

@@ -188,11 +188,11 @@ impl Drop for Seat {
 fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Box<Status> {
     Box::new(match classify(fault) {
         Failure::NotSent(text) => {
-            let message = format!("eventweir: the apiserver cannot be reached: {text}");
+            let message = format!("eventweir: the API server cannot be reached: {text}");
             Status::new(503, "ServiceUnavailable", message).with_retry_after(1)
         }
         failure => {
-            let message = format!("eventweir: the connection to the apiserver broke: {}", failure.words());
+            let message = format!("eventweir: the connection to the API server broke: {}", failure.words());
             Status::new(502, "ServiceUnavailable", message)
         }
     })

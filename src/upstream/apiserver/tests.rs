@@ -368,7 +368,7 @@ async fn an_unusable_kubeconfig_is_named() {
     let file = kubeconfig("apiserver.test", &json!({}));
     let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
     let fault = connect(settings).await.unwrap_err();
-    assert_eq!(fault.to_string(), "the apiserver's URL apiserver.test names no host");
+    assert_eq!(fault.to_string(), "the API server's URL apiserver.test names no host");
 }
 
 /// Fault: the error quoted the lines around the fault.

@@ -47,12 +47,12 @@ pub(super) struct Transport<B = Body> {
 
 /// The error of a request that was not sent, because there was no connection.
 #[derive(Debug, thiserror::Error)]
-#[error("connecting to the apiserver")]
+#[error("connecting to the API server")]
 pub(super) struct NoConnection(#[source] BoxError);
 
 /// The error of a connection without HTTP/2, after the API server had it.
 #[derive(Debug, thiserror::Error)]
-#[error("the apiserver no longer offers HTTP/2")]
+#[error("the API server no longer offers HTTP/2")]
 struct NotHttp2;
 
 impl<B> Transport<B>
@@ -171,7 +171,7 @@ pub(super) fn connector<E: Into<BoxError> + 'static>(
         async move {
             let connection = connecting.await??;
             let http2 = connection.connected().is_negotiated_h2();
-            tracing::debug!(http2, "connected to the apiserver");
+            tracing::debug!(http2, "connected to the API server");
             accept(http2).map_err(Into::into)?;
             Ok(connection)
         }

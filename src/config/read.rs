@@ -273,8 +273,8 @@ fn event_log() -> Form<'static, Option<Target>> {
 
 fn upstream(section: &mut Section<'_>, config: &mut Config) {
     let Config { upstream, gate, shard: shard::Settings { outbox, .. }, .. } = config;
-    section.set("group", &mut outbox.group, &values::choice(&UPSTREAM_GROUP));
     section.set("kind", &mut upstream.backend, &values::choice(&BACKENDS));
+    section.set("group", &mut outbox.group, &values::choice(&UPSTREAM_GROUP));
     let apiserver = &mut upstream.apiserver;
     section.set_optional("kubeconfig", &mut apiserver.kubeconfig, &values::path());
     section.set_optional("context", &mut apiserver.context, &values::text(253));
@@ -292,11 +292,11 @@ fn upstream(section: &mut Section<'_>, config: &mut Config) {
     section.set("writes", &mut upstream.writes, &values::choice(&WRITES));
     section.set("history", &mut upstream.history, &values::choice(&HISTORY));
     section.set("maxInFlight", &mut gate.max_in_flight, &values::whole(1..=10_000));
-    section.within("backoff", |section| backoff(section, gate));
-    section.within("embedded", |section| store(section, &mut upstream.store));
     ceiling(section, &mut gate.rate);
     // The outbox divides the rate among records; the gate limits each request to it, retries included.
     outbox.groups.ceiling = gate.rate;
+    section.within("backoff", |section| backoff(section, gate));
+    section.within("embedded", |section| store(section, &mut upstream.store));
     // The backoff of a record that failed is that of an upstream that is down.
     (outbox.first_backoff, outbox.max_backoff) = (gate.first_backoff, gate.max_backoff);
 }
@@ -381,10 +381,6 @@ fn spool(section: &mut Section<'_>, spool: &mut spool::Settings) {
 }
 
 fn ingest(section: &mut Section<'_>, ingest: &mut ingest::Settings, has_spool: bool) {
-    section.set("ack", &mut ingest.ack, &values::choice(&ACK));
-    if ingest.ack == Ack::Durable && !has_spool {
-        section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");
-    }
     section.set("maxBodyBytes", &mut ingest.max_body_bytes, &values::size(1 << 10..=64 << 20));
     section.set("maxConnections", &mut ingest.max_connections, &values::positive(1_000_000));
     section.set("requestTimeout", &mut ingest.request_timeout, &values::duration(MILLISECOND..=HOUR));
@@ -392,6 +388,10 @@ fn ingest(section: &mut Section<'_>, ingest: &mut ingest::Settings, has_spool: b
     section.set("maxWatches", &mut ingest.max_watches, &values::positive(1_000_000));
     section.set("maxListBytes", &mut ingest.max_list_bytes, &values::size(1 << 10..=4 << 30));
     section.set("maxReadBytes", &mut ingest.max_read_bytes, &values::size(1 << 10..=4 << 30));
+    section.set("ack", &mut ingest.ack, &values::choice(&ACK));
+    if ingest.ack == Ack::Durable && !has_spool {
+        section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");
+    }
     let (mut repairs, mut message_bytes) = match ingest.repair {
         Repair::On { message_bytes } => (true, NonZeroUsize::new(message_bytes).unwrap_or(Repair::MESSAGE_BYTES)),
         Repair::Off => (false, Repair::MESSAGE_BYTES),

@@ -66,12 +66,13 @@ impl Matches {
 
     /// Returns the first condition that an event does not meet, and the event's text of that member.
     pub fn miss<'e>(&self, event: &'e Event) -> Option<(&'static str, &'e str)> {
+        let Self { component, namespace, kind, reason, event_type } = self;
         let conditions = [
-            ("component", &self.component, event.component()),
-            ("namespace", &self.namespace, &event.metadata.namespace),
-            ("kind", &self.kind, &event.involved_object.kind),
-            ("reason", &self.reason, &event.reason),
-            ("type", &self.event_type, &event.event_type),
+            ("component", component, event.component()),
+            ("namespace", namespace, &event.metadata.namespace),
+            ("kind", kind, &event.involved_object.kind),
+            ("reason", reason, &event.reason),
+            ("type", event_type, &event.event_type),
         ];
         let misses = |patterns: &[Pattern], text: &str| {
             !patterns.is_empty() && !patterns.iter().any(|pattern| pattern.matches(text))

@@ -14,7 +14,7 @@ use axum::response::{Html as Answer, IntoResponse, Response};
 use serde_json::Value;
 
 use super::Admin;
-use crate::correlator::{Pattern, Rule};
+use crate::correlator::{Matches, Pattern, Rule};
 use crate::event::MicroTime;
 use crate::explain::{clean, saved};
 use crate::ingest::TopQuery;
@@ -289,14 +289,9 @@ fn rules(admin: &Admin) -> Vec<Vec<Cell>> {
 }
 
 fn conditions(rule: &Rule) -> String {
-    let matches = &rule.matches;
-    let lists = [
-        ("component", &matches.component),
-        ("namespace", &matches.namespace),
-        ("kind", &matches.kind),
-        ("reason", &matches.reason),
-        ("type", &matches.event_type),
-    ];
+    let Matches { component, namespace, kind, reason, event_type } = &rule.matches;
+    let lists =
+        [("component", component), ("namespace", namespace), ("kind", kind), ("reason", reason), ("type", event_type)];
     let text = |pattern: &Pattern| match pattern {
         Pattern::Exact(text) => text.to_string(),
         Pattern::Prefix(text) => format!("{text}*"),

@@ -66,10 +66,10 @@ struct Inner {
     face: OnceLock<Face>,
 }
 
-/// Who can reach the port.
+/// Protection of the port.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// Which requests are accepted, by the host and the web origin that they name.
+    /// The accepted hosts and web origins of requests.
     pub origins: Origins,
     /// Whether other machines reach it without a client certificate, so that only passwords protect it.
     pub is_open: bool,

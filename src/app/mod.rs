@@ -388,7 +388,7 @@ impl App {
         self.config.lock().log.level.clone()
     }
 
-    /// Waits until a task ended before the stop.
+    /// Waits until a task ends although the program was not asked to stop.
     pub async fn broken(&self) {
         self.broken.cancelled().await;
     }

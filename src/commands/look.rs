@@ -113,7 +113,7 @@ impl Server {
         let body = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await;
         let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let refusal = refusal(code, &body);
-        // What the server cannot understand is a mistake of the command line.
+        // The command line has a mistake if the server cannot read the request.
         let is_mistake = code == StatusCode::BAD_REQUEST;
         Err(if is_mistake { Error::Input(format!("{}: {refusal}", self.url)) } else { self.silent(&refusal) })
     }

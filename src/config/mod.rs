@@ -86,8 +86,8 @@ pub struct Config {
     pub passthrough: Passthrough,
     /// The admission webhook for events.
     pub admission: Admission,
-    /// Who may use `listen`, and how much; `auth`, `limits` and `fairness` in the file. Default every caller, without
-    /// limits.
+    /// Rights and limits of the callers of `listen`; `auth`, `limits` and `fairness` in the file. Default every caller,
+    /// without limits.
     pub access: access::Settings,
     /// File of `access.limits`. Default none.
     pub limits_file: Option<PathBuf>,

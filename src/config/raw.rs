@@ -1,4 +1,4 @@
-//! What the user wrote: the YAML file as a tree with line numbers, overridden by the flags.
+//! The raw configuration: the YAML file as a tree with line numbers, overridden by the flags.
 //!
 //! Built from the events of serde-saphyr's parser and not through serde, which stops at the first error, loses line and
 //! path, and turns `0.1` into a double. Here every value stays the text that was written. Anchors, aliases and tags are

@@ -272,7 +272,7 @@ pub enum Settled {
         resource_version: smol_str::SmolStr,
         /// Its first timestamp there.
         first_timestamp: Option<crate::event::Time>,
-        /// By how much its count there differs from the written count, because of another writer or of admission.
+        /// Difference of its count there from the written count, because of another writer or of admission.
         count_moved: i32,
         /// Occurrences that its tag counts; `None` if nothing shows that it has changed.
         tag: Option<u64>,

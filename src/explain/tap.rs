@@ -1,4 +1,4 @@
-//! The tap: streams occurrences, and what became of them, to readers. Nothing waits for a slow reader: it misses lines,
+//! The tap: streams occurrences and their outcomes to readers. Nothing waits for a slow reader: it misses lines,
 //! and gets the number of missed lines.
 
 use std::sync::Arc;

@@ -46,7 +46,7 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
     };
     if let Some(caller) = caller.filter(|_| face.binds(caller)) {
         let event = json::decode_event(asked.group, &json).map_err(|error| error.status)?;
-        // Whole, because what an apply leaves out is removed, or missing in the event that it creates.
+        // Whole, because an apply removes the members that it omits, or creates an event without them.
         let checked = face.check_source(Some(caller), asked.group, &event, Extent::Whole).map_err(Status::from);
         checked.and_then(|()| check_removals(caller, asked.group, name, &document)).inspect_err(note)?;
     }

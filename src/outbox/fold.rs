@@ -327,7 +327,7 @@ mod tests {
         event
     }
 
-    /// The names of what is pending.
+    /// Returns the names of the pending records.
     fn pending(shard: &Shard) -> Vec<String> {
         let mut names: Vec<String> = shard.pending().map(|(event, _)| event.metadata.name.to_string()).collect();
         names.sort();

@@ -79,7 +79,7 @@ pub struct Forgotten {
 }
 
 impl Offer {
-    /// Returns the rate of its group's budget. What its correlator has paid, or what is free, has none.
+    /// Returns the rate of its group's budget; `None` if its write is free, or paid by its correlator.
     fn group_rate(&self) -> Option<Rate> {
         self.group.filter(|_| matches!(self.payment, Payment::Owed { .. }))
     }

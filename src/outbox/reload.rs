@@ -1,5 +1,5 @@
-//! Reloaded settings and rules. What already waits follows them too: a budget or a group whose next event never comes
-//! would otherwise keep its old rate and its old times.
+//! Reloaded settings and rules. Waiting records follow them too: a budget or a group whose next event never comes would
+//! otherwise keep its old rate and its old times.
 
 use std::borrow::Cow;
 
@@ -163,8 +163,8 @@ mod tests {
         }
     }
 
-    /// Reports these events at 1 s under `before`, and applies `after` at 2 s. Returns what is written until 1 s, and
-    /// what at 3 s.
+    /// Reports these events at 1 s under `before`, and applies `after` at 2 s. Returns the writes until 1 s,
+    /// and those at 3 s.
     fn reloaded(
         events: impl Iterator<Item = Event>,
         before: (&shard::Settings, &Policy),

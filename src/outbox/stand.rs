@@ -569,8 +569,8 @@ mod tests {
         }
     }
 
-    /// Whatever is answered wherever a record stands, no more has arrived than was in flight, and a request comes next
-    /// or a time.
+    /// After each answer in each stand, no more has arrived than was in flight, and the record has a next request or a
+    /// next time.
     #[test]
     fn a_step_is_total_and_no_more_arrives_than_was_sent() {
         for tags in [Tags::Kept, Tags::Unproven, Tags::Off] {

@@ -3,8 +3,8 @@
 //! buffering. A caller that has only a certificate is impersonated, if that is enabled.
 //!
 //! Method and path decide the route before anything is parsed. A write that ingest cannot take is forwarded too
-//! (`events`), so that no component loses an event to eventweir. What the apiserver would refuse as well is refused by
-//! ingest.
+//! (`events`), so that no component loses an event to eventweir. Ingest refuses writes that the apiserver would
+//! refuse as well.
 //!
 //! Requests that a web page of another origin makes a browser send are refused first, on every path.
 //!

@@ -106,7 +106,7 @@ impl Ledger {
     }
 }
 
-/// What a gauge shows.
+/// The inputs of the gauges.
 struct Read<'a> {
     shards: &'a Shards,
     sizes: Sizes,

@@ -234,7 +234,7 @@ impl Spool {
         let round = self.0.started.fetch_add(1, Ordering::SeqCst) + 1;
         let disk = match disk {
             Ok(disk) => self.opened(disk, shards).await,
-            // What has the lock waits for a thread.
+            // The owner of the lock waits for a thread.
             Err(_) if self.0.lacks_thread.load(Ordering::Relaxed) => {
                 on_thread(|| ()).and_then(|_idle| Err(no_answer()))
             }

@@ -124,7 +124,7 @@ impl<'b> Field<'_, 'b> {
 
     /// Reads an entry of a `map<string, string>`.
     // COMPAT(gogo): the generated code bounds key and value by the message around the map, not by their entry, and
-    // ignores their wire types. What it accepts must be accepted.
+    // ignores their wire types. All that it accepts must be accepted.
     pub(super) fn entry(&mut self) -> Result<(SmolStr, SmolStr), Fault> {
         let entry = self.bytes()?;
         let end = self.reader.at;

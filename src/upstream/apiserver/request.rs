@@ -20,7 +20,7 @@ const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
 const JSON: &str = "application/json";
 /// Initial capacity for an event's JSON, enough for most.
 const USUAL_BYTES: usize = 1024;
-/// What a path segment and a query's value must encode: all but RFC 3986's unreserved characters.
+/// Characters to encode in a path segment or a query's value: all but RFC 3986's unreserved ones.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 type Result = http::Result<HttpRequest<Body>>;

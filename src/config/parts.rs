@@ -95,7 +95,7 @@ pub enum Backend {
 /// How records are written to an apiserver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Writes {
-    /// With this process's tally on each record, and with the version that a patch was computed from: every occurrence
+    /// With this process's tag on each record, and with the version that a patch was computed from: every occurrence
     /// counts once, even when answers are lost and other writers change the record.
     #[default]
     Exact,

@@ -42,7 +42,7 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const COUNT_MAX: usize = 100_000_000;
 /// LIMIT: upper end of byte limits that memory has to hold (64 GiB).
 const MEMORY_MAX: usize = 64 << 30;
-/// LIMIT: bytes of an annotation. All annotations of an object take at most 256 KiB, and its tallies need some of them.
+/// LIMIT: bytes of an annotation. All annotations of an object take at most 256 KiB, and its tags need some of them.
 const ANNOTATION_MAX: usize = 32 << 10;
 
 /// The limit of all writes: a rate that hardly loads an apiserver of 5,000 nodes.

@@ -20,7 +20,6 @@ pub struct Marks {
     pub(super) fact: u64,
     /// The object's uid.
     pub(super) uid: u64,
-    /// The message.
     pub(super) message: u64,
 }
 

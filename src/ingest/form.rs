@@ -14,9 +14,7 @@ use crate::status::{Status, StatusDetails};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Form {
-    /// API group.
     pub(super) group: ApiGroup,
-    /// Media type.
     pub(super) media: Media,
     /// View of an event.
     pub(super) view: View,

@@ -136,7 +136,6 @@ impl Digest {
         }
     }
 
-    /// Updates the message.
     pub(super) fn update_message(&mut self, settings: &Settings) {
         let limit = settings.digest_message_bytes;
         self.event.message = self.storm.as_ref().map_or_else(|| self.message(limit), |storm| storm.message(limit));

@@ -242,7 +242,6 @@ impl Record {
         self.pending.total() + self.later.total() > 0
     }
 
-    /// Returns the occurrences in flight.
     pub(super) fn in_flight(&self) -> Occurrences {
         if let Phase::InFlight(sent) = self.phase { sent.occurrences } else { Occurrences::default() }
     }

@@ -118,7 +118,6 @@ pub(super) fn begin(record: RecordId, first: &Event, now: Now) -> Event {
 }
 
 impl Storm {
-    /// Adds the occurrences of an event that folds.
     pub(super) fn add(&mut self, folded: &Event, occurrences: u64) {
         let object = &folded.involved_object;
         self.kind = object.kind.clone();

@@ -49,7 +49,7 @@ pub struct Report {
     pub occurrences: u32,
     /// Unix nanoseconds of the first; they are spread evenly from there to `at`.
     pub from: Option<i64>,
-    /// Unix nanoseconds of the newest.
+    /// Unix nanoseconds of the newest occurrence.
     pub at: Option<i64>,
 }
 

@@ -62,9 +62,9 @@ pub struct Fact {
 pub struct Sent {
     /// Occurrences.
     pub number: u64,
-    /// Unix nanoseconds of the first.
+    /// Unix nanoseconds of the first occurrence.
     pub first: i64,
-    /// Unix nanoseconds of the newest.
+    /// Unix nanoseconds of the newest occurrence.
     pub newest: i64,
 }
 
@@ -142,7 +142,7 @@ pub struct Simulation {
     /// How many of the waiting occurrences the ledger counts as lost: they were dropped, and the record's next write
     /// counts them.
     revived: u64,
-    /// By number of the fact.
+    /// Fates by number of the fact.
     fates: Vec<Fate>,
     /// Writes by minute since the start.
     // LIMIT: minutes with a write.

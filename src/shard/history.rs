@@ -173,11 +173,11 @@ mod tests {
         event
     }
 
-    /// An event of which the upstream shows this count and tally; the count is also its version.
-    fn tallied(count: i32, tally: &str) -> Event {
-        let mut event = Event { count, ..event(tally) };
+    /// An event of which the upstream shows this count and tag; the count is also its version.
+    fn tagged(count: i32, tag: &str) -> Event {
+        let mut event = Event { count, ..event(tag) };
         let rare = event.metadata.rare.get_or_insert_default();
-        rare.annotations.insert("tally.eventweir/me.0".into(), tally.into());
+        rare.annotations.insert("tally.eventweir/me.0".into(), tag.into());
         event
     }
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn history_is_not_taken_if_a_limit_is_reached() {
-        // Its own one, and that of its similar events.
+        // The key of the event and the key of its group.
         const KEYS_OF_ONE: NonZeroUsize = NonZeroUsize::new(2).unwrap();
         let one = NonZeroUsize::MIN;
         for limit in ["maxSources", "maxTrackedKeys", "lruCacheSize", ""] {
@@ -419,7 +419,7 @@ mod tests {
             earlier.accept(event(""), 1, now, &policy).unwrap();
             let write = earlier.next_write(now).unwrap();
             if count == 1 {
-                earlier.settle(write.record, Answer::Stored(Box::new(tallied(1, "1"))), now);
+                earlier.settle(write.record, Answer::Stored(Box::new(tagged(1, "1"))), now);
             }
         }
         let (_, entry) = earlier.take_changes().records.pop().unwrap();
@@ -431,15 +431,15 @@ mod tests {
         shard.settle(id, Answer::Retry(unknown_outcome), later);
         let later = Now::at(9_000_000_000);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
-        shard.settle(id, Answer::Stored(Box::new(tallied(1, "1"))), later);
-        shard.learn(&tallied(2, "2"), later, &policy);
+        shard.settle(id, Answer::Stored(Box::new(tagged(1, "1"))), later);
+        shard.learn(&tagged(2, "2"), later, &policy);
         let Request::Patch { patch, claim, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
         let claim = claim.unwrap();
         assert_eq!((patch.count, claim.value.as_str(), claim.resource_version.as_str()), (2, "2@9", "1"));
         let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
         shard.settle(id, Answer::Retry(conflict), later);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
-        shard.settle(id, Answer::Stored(Box::new(tallied(2, "2"))), later);
+        shard.settle(id, Answer::Stored(Box::new(tagged(2, "2"))), later);
         assert_eq!(shard.next_write(later), None);
         assert_eq!((shard.balance().ledger.total_written(), shard.balance().is_exact()), (1, true));
     }
@@ -491,14 +491,14 @@ mod tests {
             for count in 1..=3_i32 {
                 shard.accept(event(""), 1, now, &policy).unwrap();
                 let write = shard.next_write(now).unwrap();
-                let stored = tallied(count, &count.to_string());
+                let stored = tagged(count, &count.to_string());
                 shard.settle(write.record, Answer::Stored(Box::new(stored)), now);
             }
             if waits {
                 shard.accept(event(""), 1, now, &policy).unwrap();
                 assert_eq!(shard.next_write(now), None);
             }
-            let mut late = tallied(1, "1");
+            let mut late = tagged(1, "1");
             late.metadata.resource_version = "8".into();
             shard.learn(&late, later, &policy);
             if !waits {

@@ -179,7 +179,7 @@ impl Shard {
         }
     }
 
-    /// Writes carry this writer's tallies from now on; see [`Outbox::identify`].
+    /// Writes carry this writer's tags from now on; see [`Outbox::identify`].
     pub fn identify(&mut self, writer: &str) {
         self.outbox.identify(writer);
     }

@@ -104,7 +104,7 @@ impl Shards {
         }))
     }
 
-    /// Writes carry this writer's tallies from now on; see [`Shard::identify`]. Each shard numbers its records from 0,
+    /// Writes carry this writer's tags from now on; see [`Shard::identify`]. Each shard numbers its records from 0,
     /// so tags also contain the number of the shard.
     pub fn identify(&self, writer: &str) {
         for (number, shard) in self.0.shards.iter().enumerate() {

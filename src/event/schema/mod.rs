@@ -95,7 +95,6 @@ macro_rules! with_access {
 pub(super) use with_access;
 
 impl<T> Member<T> {
-    /// Returns the name in a group.
     pub(super) const fn name(&self, group: ApiGroup) -> &'static str {
         self.names[group as usize]
     }

@@ -83,7 +83,6 @@ pub fn invalid(name: &str, faults: &[Fault]) -> Status {
     })
 }
 
-/// Returns the fault of an invalid string.
 pub(super) fn invalid_text(field: &str, value: &str, detail: &str) -> Fault {
     invalid_value(field, &format!("{value:?}"), detail)
 }

@@ -192,7 +192,7 @@ fn replay_of_two_configurations_lists_what_differs() {
     assert_eq!(row(&text, "writes"), [180, 36, 39, 111]);
     assert!(text.contains("Writes, where they differ (1)"), "{text}");
     let text = replay(&path("base.yaml"));
-    assert!(text.contains("do the same with all 1 rows"), "{text}");
+    assert!(text.contains("No row differs between"), "{text}");
 }
 
 #[test]
@@ -426,9 +426,9 @@ fn check_config_prints_which_rule_matches_an_event_and_why() {
     let output = eventweir(&["check-config", &config, "--event", &events]);
     assert_eq!(
         stdout(&output),
-        "BackOff shop/web-0 Pod\n  rules[0] does not match: namespace is \"shop\"\n  rules[1] matches: its settings hold\n\
+        "BackOff shop/web-0 Pod\n  rules[0] does not match: namespace is \"shop\"\n  rules[1] matches: its settings apply\n\
          Other shop/web-0 Node\n  rules[0] does not match: namespace is \"shop\"\n  rules[1] does not match: reason is \"Other\"\n\
-         \x20 rules[2] does not match: kind is \"Node\"\n  no rule matches: the settings of correlation hold\n",
+         \x20 rules[2] does not match: kind is \"Node\"\n  no rule matches: the settings of correlation apply\n",
         "{}",
         stderr(&output)
     );

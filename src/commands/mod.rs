@@ -155,13 +155,14 @@ fn rules(config: &config::Config, path: &Path) -> Result<(), Error> {
         text += &format!("{}\n", clean(&name, 300));
         let found = config.policy.rule(event).0;
         for (number, rule) in config.policy.rules.iter().enumerate().take(found.map_or(usize::MAX, |found| found + 1)) {
-            let verdict = rule.matches.miss(event).map_or("matches: its settings hold".to_owned(), |(member, said)| {
-                format!("does not match: {member} is {:?}", clean(said, 100))
-            });
+            let verdict =
+                rule.matches.miss(event).map_or("matches: its settings apply".to_owned(), |(member, said)| {
+                    format!("does not match: {member} is {:?}", clean(said, 100))
+                });
             text += &format!("  rules[{number}] {verdict}\n");
         }
         if found.is_none() {
-            text += "  no rule matches: the settings of correlation hold\n";
+            text += "  no rule matches: the settings of correlation apply\n";
         }
     })?;
     print(&text)

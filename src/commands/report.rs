@@ -235,7 +235,7 @@ fn rows(compared: &Compared, flags: &Report) -> String {
         let all = rows.len();
         rows.retain(|(_, row)| row.totals[1].fate != row.totals[2].fate);
         if rows.is_empty() {
-            return format!("\n{first} and {second} do the same with all {all} rows.\n");
+            return format!("\nNo row differs between {first} and {second} ({all} compared).\n");
         }
     }
     rows.sort_by_key(|(_, row)| {

@@ -55,7 +55,7 @@ impl Keys {
         Some(Self { before, pressed, resized })
     }
 
-    /// Returns the next key; none any more once the input has ended.
+    /// Returns the next key; waits for ever once the input has ended.
     pub(super) async fn next(&mut self) -> Key {
         tokio::select! {
             Some(key) = self.pressed.recv() => key,

@@ -15,7 +15,7 @@ use crate::event::{Event, MicroTime};
 #[serde(default, deny_unknown_fields)]
 #[expect(missing_docs, reason = "the names of the query")]
 pub struct Query {
-    /// `KIND/NAME`, instead of both.
+    /// `KIND/NAME`, instead of `kind` and `name`.
     pub object: String,
     pub namespace: String,
     pub kind: String,

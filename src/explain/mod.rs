@@ -45,7 +45,7 @@ const GROUPS: usize = 10_000;
 pub struct Settings {
     /// Whether anything is kept.
     pub enabled: bool,
-    /// LIMIT: bytes of all decisions over all shards; beyond it the least recently used object is evicted.
+    /// LIMIT: bytes of all decisions over all shards; beyond it the least recently updated object is evicted.
     pub max_bytes: NonZeroUsize,
     /// LIMIT: distinct messages kept of a combined record or digest.
     pub messages: usize,
@@ -252,7 +252,7 @@ impl Store {
         self.find(marks, event, 0, now)
     }
 
-    /// Finds or creates the fact, and moves its object to the front of the order of use.
+    /// Finds or creates the fact, and marks its object as the most recently updated.
     fn find(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         if !self.is_on() {
             return None;

@@ -77,7 +77,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct App {
     config: Mutex<Config>,
-    /// The configuration at the start; its fields that need a restart are still active.
+    /// The configuration at the start; its keys that need a restart are still active.
     started_with: Config,
     source: ConfigSource,
     shards: Shards,

@@ -101,7 +101,7 @@ fn is_unread(loaded: &Result<Config, Errors>) -> bool {
     loaded.as_ref().is_err_and(|errors| errors.are_of_files())
 }
 
-/// Returns the configuration as YAML, with a comment on the fields that are not active yet.
+/// Returns the configuration as YAML, with a comment on the keys that are not active yet.
 fn shown(config: &Config, at_restart: &[String]) -> String {
     let yaml = config.to_yaml();
     if at_restart.is_empty() {

@@ -30,12 +30,12 @@ const AT_RUN_TIME: [&str; 17] = [
     "fairness",
 ];
 
-/// The fields that differ between two configurations, by when the new value applies.
+/// The keys that differ between two configurations, by when the new value applies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReloadDiff {
-    /// Paths of fields that apply at once.
+    /// Paths of changed keys that apply at once.
     pub at_run_time: Vec<String>,
-    /// Paths of fields that apply only after a restart.
+    /// Paths of changed keys that apply only after a restart.
     pub at_restart: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl Config {
         format!("{:016x}", hash_of(self.to_yaml().as_bytes()))
     }
 
-    /// Returns the fields that `new` changes. Rules count as one field, `correlation.rules`, and a file that a key names
+    /// Returns the keys that `new` changes. Rules count as one key, `correlation.rules`, and a file that a key names
     /// belongs to that key.
     pub fn reload_diff(&self, new: &Self) -> ReloadDiff {
         let files = [
@@ -92,7 +92,7 @@ fn hash_of(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Collects every field that is no section, by its path. Lists are one field.
+/// Collects every key that is no section, by its path. A list is one key.
 fn leaves(path: &str, value: Value, found: &mut BTreeMap<String, Value>) {
     if let Value::Object(members) = value {
         let dot = if path.is_empty() { "" } else { "." };

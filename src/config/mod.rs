@@ -104,7 +104,7 @@ pub struct Config {
 /// The flags of the command line, which override the file's values and are checked in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Overrides {
-    /// The given flags: the name of each, the path of its field, and its value.
+    /// The given flags: the name of each, the path of its key, and its value.
     pub flags: Vec<(&'static str, &'static str, String)>,
     /// The memory of the container that the program runs in.
     pub container_memory: Option<NonZeroUsize>,

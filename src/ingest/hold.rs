@@ -34,8 +34,8 @@ impl Face {
         Ok(other)
     }
 
-    /// Whether the upstream's event under the record's name is the record's, or there is none. The name of a record that
-    /// is not created yet may be taken, and so may that of one that another writer has deleted.
+    /// Whether no other writer has an event under the record's name. One may have, if the record is not created yet or
+    /// was deleted upstream.
     pub(super) async fn has_its_name(&self, namespace: &str, held: &Held) -> Result<bool, Status> {
         if held.is_found_by_name() {
             return Ok(true);

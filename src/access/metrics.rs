@@ -137,11 +137,11 @@ impl Metrics {
         let lookups = Review::ALL.map(|cache| ["hit", "miss"].map(|result| pair(&lookups, cache.label(), result)));
         let running = gauge(
             "eventweir_access_running_requests",
-            "Running requests of authenticated callers, of fairness.maxInFlight.",
+            "Running requests of authenticated callers; limit: fairness.maxInFlight.",
         )?;
         let waiting = gauge(
             "eventweir_access_waiting_requests",
-            "Requests of authenticated callers that wait for a place, of fairness.maxWaiting.",
+            "Requests of authenticated callers that wait for a place; limit: fairness.maxWaiting.",
         )?;
         let gauges = Gauges { running, waiting };
         Ok(Self { authentications, decisions, lookups, entries, reviews, limited, gauges })

@@ -109,15 +109,15 @@ impl Metrics {
                 "eventweir_ingest_connections",
                 "Open connections of clients, without WebSockets and tunnels.",
             )?,
-            watches: gauge("eventweir_ingest_watches", "Open watches of clients, of ingest.maxWatches.")?,
-            taps: gauge("eventweir_ingest_taps", "Open taps, of 16.")?,
+            watches: gauge("eventweir_ingest_watches", "Open watches of clients; limit: ingest.maxWatches.")?,
+            taps: gauge("eventweir_ingest_taps", "Open taps; limit: 16.")?,
             list_bytes: gauge(
                 "eventweir_ingest_list_bytes",
-                "Bytes of lists that wait for their clients, of ingest.maxListBytes.",
+                "Bytes of lists that wait for their clients; limit: ingest.maxListBytes.",
             )?,
             read_bytes: gauge(
                 "eventweir_ingest_read_bytes",
-                "Bytes reserved for request bodies in memory, of ingest.maxReadBytes.",
+                "Bytes reserved for request bodies in memory; limit: ingest.maxReadBytes.",
             )?,
             repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
             admissions: Answer::ALL.map(|answer| admissions.with_label_values(&[answer.label()])),
@@ -170,7 +170,7 @@ impl NamesCollector {
     /// # Errors
     /// Never in practice: the name is valid.
     pub fn new(face: Face) -> Result<Self, prometheus::Error> {
-        let help = "Aliases, of ingest.maxAliases.";
+        let help = "Aliases; limit: ingest.maxAliases.";
         Ok(Self { face, known: IntGauge::new("eventweir_ingest_aliases", help)? })
     }
 }

@@ -51,12 +51,12 @@ impl Metrics {
             requests: Kind::ALL.map(|kind| requests.with_label_values(&[kind.label()])),
             in_flight: register_int_gauge_with_registry!(
                 "eventweir_passthrough_in_flight",
-                "Requests in flight to the API server, of passthrough.maxInFlight.",
+                "Requests in flight to the API server; limit: passthrough.maxInFlight.",
                 registry
             )?,
             tunnels: register_int_gauge_with_registry!(
                 "eventweir_passthrough_upgrades",
-                "Open upgraded connections, of passthrough.maxUpgrades.",
+                "Open upgraded connections; limit: passthrough.maxUpgrades.",
                 registry
             )?,
             bytes: register_int_counter_with_registry!(

@@ -126,7 +126,7 @@ const GAUGES: [Gauge; 16] = [
     ("eventweir_correlator_tracked_keys_limit", "Entries that the caches of all sources may hold.", |read| {
         gauge(read.limits.max_tracked_keys.get())
     }),
-    ("eventweir_client_lines", "Totals above 1 of clients that count by themselves.", |read| gauge(read.sizes.lines)),
+    ("eventweir_client_lines", "Client lines in memory, at most 16,384 per shard.", |read| gauge(read.sizes.lines)),
     ("eventweir_outbox_budgets", "Budgets that are not known to be full.", |read| gauge(read.sizes.budgets)),
     ("eventweir_outbox_groups", "Groups with waiting records or a storm record.", |read| gauge(read.sizes.groups)),
     ("eventweir_outbox_records", "Records in the outbox.", |read| gauge(read.sizes.records)),
@@ -143,13 +143,13 @@ const GAUGES: [Gauge; 16] = [
         "How long the oldest record that was never written has waited for its group, or for the ceiling.",
         |read| i64::try_from(read.storms.oldest.as_secs()).unwrap_or(i64::MAX),
     ),
-    (
-        "eventweir_outbox_ceiling_tokens",
-        "Writes that the ceiling over all sources allows now; -1 without one.",
-        |read| read.storms.tokens.map_or(-1, i64::from),
-    ),
-    ("eventweir_explain_bytes", "Bytes of the decisions that are kept.", |read| gauge(read.shards.explain_bytes())),
-    ("eventweir_explain_limit_bytes", "Bytes of decisions that may be kept.", |read| {
+    ("eventweir_outbox_ceiling_tokens", "Writes that the ceiling (upstream.qps) allows now; -1 without one.", |read| {
+        read.storms.tokens.map_or(-1, i64::from)
+    }),
+    ("eventweir_explain_bytes", "Bytes of the decisions stored for explain.", |read| {
+        gauge(read.shards.explain_bytes())
+    }),
+    ("eventweir_explain_limit_bytes", "Limit of the bytes of decisions (explain.maxBytes).", |read| {
         gauge(read.limits.explain.max_bytes.get())
     }),
 ];

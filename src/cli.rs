@@ -32,15 +32,15 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Show what it saves on generated events, without a cluster.
     ///
-    /// Simulates an hour of a CronJob, of pods in a crash loop, and of many pods that cannot be scheduled, with
-    /// client-go's correlator and with eventweir's defaults. Prints what each writes and shows, and what a client without
-    /// a correlator would write.
+    /// Simulates an hour of a CronJob, of pods in a crash loop, and of many pods that cannot be scheduled. Prints what
+    /// client-go's correlator and eventweir with its defaults write and show, and what a client without a correlator
+    /// would write.
     Demo(Demo),
     /// Show what eventweir would write for recorded events
     ///
-    /// Reads the output of `kubectl get events -o json`, JSON lines, arrays, events of both API groups and audit logs
-    /// of the API server (level Request), also compressed by gzip. Simulates client-go's correlator and eventweir with
-    /// these events.
+    /// Reads the output of `kubectl get events -o json`, JSON lines, arrays, and audit logs of the API server (level
+    /// Request), with events of both API groups, also compressed by gzip. Simulates client-go's correlator and
+    /// eventweir with these events.
     ///
     /// Examples:
     ///   kubectl get events -A -o json | eventweir replay -

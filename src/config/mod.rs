@@ -3,8 +3,8 @@
 //! [`RawConfig`] is what the user wrote. [`Config`] is what the program runs on: no absent values, every number within
 //! its range. [`Config::from_raw`] turns one into the other and is pure; only [`load`] and [`file_hash`] read files.
 //! Defaults come from each module's own `Settings`. One line in `read.rs`, `auth.rs` or `correlation.rs` per key gives
-//! its member and its form, and serves reading, `--print-config`, the differences at a reload, and the schema.
-//! `docs/configuration.md` describes every key, and a test compares it with [`Config::to_yaml`].
+//! its member and its form. It serves reading, `--print-config`, the differences at a reload, and the schema.
+//! `docs/configuration.md` describes every key, and a test compares it with the schema.
 
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 

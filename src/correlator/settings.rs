@@ -102,7 +102,7 @@ pub enum CountOverflow {
 }
 
 labelled! {
-    /// A field of an event that can be part of a key, with its path in a core/v1 Event, which is also its name in the
+    /// A field of an event that can be part of a key. Its label is its path in a core/v1 Event and its name in the
     /// configuration.
     #[derive(Hash)]
     #[expect(missing_docs, reason = "the paths")]

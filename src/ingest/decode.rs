@@ -56,8 +56,8 @@ pub(super) fn media_type(value: &str) -> &str {
 
 /// Reads a body up to the limits. It counts in `places` until the answer.
 pub(super) async fn read(body: Body, settings: &Settings, places: &Places) -> Result<Bytes, Rejection> {
-    // LIMIT: bytes and time; a body over the size is refused with 413, one over the time with 408, and one for which
-    // all bodies together leave no room with 429.
+    // LIMIT: bytes and time. A body over the size is refused with 413, and one over the time with 408. One for which
+    // all bodies together leave no room is refused with 429.
     let (reason, status) =
         match server::read(body, settings.max_body_bytes.get(), settings.request_timeout, places).await {
             Read::Whole(body) => return Ok(body),

@@ -44,8 +44,8 @@ pub(super) fn to_json(body: &[u8]) -> Result<Vec<u8>, String> {
     serde_json::to_vec(&first.unwrap_or_default()).map_err(|error| error.to_string())
 }
 
-/// Converts a JSON document to YAML, with sorted members. Members of the document and elements of its lists are
-/// converted one by one, because the tree of a long list takes ten times its memory.
+/// Converts a JSON document to YAML, with sorted members. Converts members of the document and elements of its
+/// lists one by one: the tree of a long list takes ten times its memory.
 pub(super) fn from_json(json: &[u8]) -> String {
     let value = |json: &RawValue| serde_json::from_str::<Value>(json.get()).unwrap_or_default();
     let Ok(members) = serde_json::from_slice::<BTreeMap<&str, &RawValue>>(json) else {

@@ -554,8 +554,9 @@ impl Outbox {
 }
 
 impl Record {
-    /// Whether its group's budget changes to this rate, or to none, after a reload. A write that its own budget has paid
-    /// already, and one that an earlier process has left, takes no token of a group that it did not have.
+    /// Whether its group's budget changes to this rate, or to none, after a reload. Two kinds of writes take no token
+    /// of a group that they did not have: those that their own budget has paid, and those that an earlier process has
+    /// left.
     pub(super) fn changes_group(&self, rate: Option<Rate>) -> bool {
         let is_free = self.paid && !self.is_staged;
         self.group.and_then(|group| group.rate) != rate && (rate.is_none() || !is_free)

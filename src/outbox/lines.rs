@@ -220,8 +220,7 @@ impl Lines {
     }
 
     /// Returns the annotations of a write under `name` with this count, of which `ours` is this record's part. The own
-    /// line is omitted if its total is the whole count and all of it is ours, because then the count itself is the
-    /// client's total.
+    /// line is omitted if its total is the whole count and all of it is ours: the count is then the client's total.
     pub(super) fn annotations(&self, name: &str, count: i64, ours: u64) -> Vec<(SmolStr, SmolStr)> {
         let is_whole = |own: &ClientLine| i64::from(own.total) == count && i64::try_from(ours) == Ok(count);
         let own = self.own.iter().filter(|own| own.name != name || !is_whole(own));

@@ -143,8 +143,8 @@ impl Outbox {
         (self.why(id), wakes_delivery)
     }
 
-    /// Whether the next write of a record is due before the time at which the record leaves the outbox, which is the one
-    /// that delivery knows: after a doubtful create it is kept for longer.
+    /// Whether the next write of a record is due before the record leaves the outbox. Delivery knows that time only,
+    /// and a record stays for longer after a doubtful create.
     pub fn is_due_early(&self, id: RecordId) -> bool {
         self.records.get(&id).is_some_and(|record| record.next_write < record.goes_at())
     }

@@ -33,9 +33,9 @@ pub struct Settings {
     pub digest_reasons: usize,
     /// First pause after a failed write; doubles with each failure. Default 100 ms.
     pub first_backoff: Duration,
-    /// Limit of retries while the upstream answers 429, 5xx, or 409 without an end, from the record's newest occurrence
-    /// and from the first of these answers. Afterwards its occurrences are lost as `expired`. No limit while the
-    /// upstream does not answer at all. Default 1 h (the upstream's TTL).
+    /// Limit of retries while the upstream answers 429, 5xx, or 409 without an end. It begins with the record's newest
+    /// occurrence or the first of these answers, whichever is later. Afterwards its occurrences are lost as `expired`.
+    /// No limit while the upstream does not answer at all. Default 1 h (the upstream's TTL).
     pub max_age: Duration,
     /// Longest pause between tries of one record, and of probes while the upstream is down. Default 5 s.
     pub max_backoff: Duration,

@@ -45,9 +45,9 @@ impl Shard {
         line.or(count).unwrap_or(0).into()
     }
 
-    /// Returns how far the client of `event` has counted under the event's name, if another process has written so
-    /// after the client's last request to this one. Older totals do not count: the client may have begun again under
-    /// its name.
+    /// Returns how far the client of `event` has counted under the event's name, by the line of another process. `None`
+    /// if the client's last request to this process is newer. Older totals do not count: the client may have begun
+    /// again under its name.
     pub fn line_of(&mut self, event: &Event) -> Option<i32> {
         let ObjectMeta { namespace, name, .. } = &event.metadata;
         let total = self.lines.get(&self.secret.line(namespace, name, line_checksum(event)))?;

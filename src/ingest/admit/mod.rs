@@ -240,8 +240,8 @@ impl Question<'_> {
     }
 
     /// Returns the refusal of an event that eventweir counts. client-go's recorders do not log `AlreadyExists`, and
-    /// `tools/events` retries a series after it. A series that will not be allowed is forbidden, because `tools/events`
-    /// would keep it and send it every six minutes for as long as its process runs.
+    /// `tools/events` retries a series after it. A series that will not be allowed is forbidden: after another
+    /// refusal, `tools/events` would send it every six minutes for as long as its process runs.
     fn refusal(&self, old: Option<&Event>, new: &Event) -> Status {
         let Face(face) = self.face;
         let ObjectMeta { namespace, name, .. } = &new.metadata;

@@ -210,7 +210,7 @@ fn expired() -> Response<AnswerBody> {
 
 /// Limits the bytes of a list's answer, or without `page` of each line of a watch. After a list that is too long, the
 /// next one has smaller pages. A line may be as long as a page of one event: etcd's 1.5 MiB are up to 9 MiB of JSON, which
-/// escapes characters, and after a longer line the watch would resume before it again and again. An answer that is too
+/// escapes characters. After a longer line the watch would resume before it again and again. An answer that is too
 /// short at its end has failed.
 fn bounded(
     body: AnswerBody,

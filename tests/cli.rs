@@ -384,15 +384,26 @@ fn an_event_log_that_cannot_be_written_is_an_error_of_the_configuration() {
 
 #[test]
 fn check_config_reports_the_errors_of_all_named_files_and_its_own() {
-    let (_file, path) =
-        file("limitsFile: /no/limits\nshadowFile: /no/shadow\nshards: many\nadminWebConfigFile: /no/web\n");
+    let (_shadow, shadow) = file("shards: few\n");
+    let text = format!("limitsFile: /no/limits\nshadowFile: {shadow}\nshards: many\nadminWebConfigFile: /no/web\n");
+    let (_file, path) = file(&text);
     let output = eventweir(&["check-config", "--files", &path]);
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
-    for wrong in [":3: shards: `many`", "limitsFile: /no/limits: cannot be opened", "shadowFile: /no/shadow: cannot"] {
-        assert!(text.contains(wrong), "{text}");
+    let lines: Vec<&str> = text.trim_start_matches("error: ").lines().collect();
+    // Fault: the errors of files named neither the file that names them nor its line.
+    let expected = [
+        "1: limitsFile: `/no/limits` cannot be opened: No such file",
+        "3: shards: `many` is not allowed",
+        "4: adminWebConfigFile: `/no/web` cannot be opened: No such file",
+    ];
+    assert_eq!(lines.len(), 4, "{text}");
+    for (line, expected) in lines.iter().zip(expected) {
+        assert!(line.starts_with(&format!("{path}:{expected}")), "{text}");
     }
-    assert!(text.contains("adminWebConfigFile: /no/web: cannot be opened"), "{text}");
+    assert!(lines[3].starts_with(&format!("{shadow}:1: shards: `few` is not allowed")), "{text}");
+    let output = eventweir(&["serve", "--web.config.file", "/no/web"]);
+    assert!(stderr(&output).contains("--web.config.file: `/no/web` cannot be opened"), "{}", stderr(&output));
 }
 
 #[test]

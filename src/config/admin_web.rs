@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use super::section::Section;
 use super::tls::report_files;
 use super::values::{self, Form};
-use super::{Errors, Overrides};
+use super::{Errors, Files, Overrides, RawConfig};
 use crate::admin::Web;
 use crate::server::tls::{self, Identity, MinVersion, Part};
 
@@ -52,25 +52,19 @@ pub struct AdminWeb {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load_web(path: &Path) -> Result<AdminWeb, Errors> {
-    load(path, false)
+    read(super::read_raw(Some(path), &Overrides::default())?, path, Files::Read)
 }
 
-/// Does the same, and also checks that the files that it names can be used.
-pub(super) fn load_for_start(path: &Path) -> Result<AdminWeb, Errors> {
-    load(path, true)
-}
-
-fn load(path: &Path, checks_files: bool) -> Result<AdminWeb, Errors> {
+/// Reads what the file at `path` has.
+pub(super) fn read(raw: RawConfig, path: &Path, files: Files) -> Result<AdminWeb, Errors> {
     let folder = path.parent().unwrap_or(Path::new(""));
-    let raw = super::read_named("adminWebConfigFile", path)?;
-    let (web, errors) = raw.read_through(&Overrides::default(), checks_files, |section| {
+    raw.read_through(&Overrides::default(), files, |section| {
         let is_given = section.has("tls_server_config");
         let tls = section.within("tls_server_config", |section| tls_settings(section, folder, is_given));
         let users = section.secrets("basic_auth_users", &hash()).into_iter().collect();
         let headers = section.within("http_server_config", |section| section.within("headers", headers));
         AdminWeb { tls, web: Web { users, headers } }
-    });
-    errors.or(web)
+    })
 }
 
 fn tls_settings(section: &mut Section<'_>, folder: &Path, is_given: bool) -> Option<tls::Settings> {

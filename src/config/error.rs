@@ -58,9 +58,9 @@ impl Errors {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Sorts by line of the file, then by flag.
-    pub(super) fn sort(&mut self) {
-        self.kept.sort_by_key(|error| error.origin);
+    /// Sorts by line of `file`, then by flag. Errors of other files come last, in their order.
+    pub(super) fn sort(&mut self, file: &str) {
+        self.kept.sort_by_key(|error| if error.file == file { (false, error.origin) } else { (true, Origin::Nowhere) });
     }
 
     /// Returns those of values that are not allowed by themselves.

@@ -1,7 +1,7 @@
 //! The configuration: a YAML file and the flags become one checked [`Config`], or a list of all errors.
 //!
 //! [`RawConfig`] is what the user wrote. [`Config`] is what the program runs on: no absent values, every number within
-//! its range. [`Config::from_raw`] turns one into the other and is pure; only [`load`] and [`file_hash`] read files.
+//! its range. [`Config::from_raw`] turns one into the other and is pure; loading and [`file_hash`] read files.
 //! Defaults come from each module's own `Settings`. One line in `read.rs`, `auth.rs` or `correlation.rs` per key gives
 //! its member and its form. It serves reading, `--print-config`, the differences at a reload, and the schema.
 //! `docs/configuration.md` describes every key, and a test compares it with the schema.
@@ -116,7 +116,7 @@ pub struct Overrides {
 /// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
 /// unknown keys or values that are not allowed.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_files(Config::checked(read_raw(path, overrides)?, overrides, false))
+    Config::checked(read_raw(path, overrides)?, overrides, Files::Read)
 }
 
 /// Does the same while the program runs.
@@ -133,7 +133,7 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, 
     if text.trim().is_empty() {
         return Err(fault(path, "is empty"));
     }
-    with_files(Config::checked(RawConfig::parse(&path.display().to_string(), &text)?, overrides, false))
+    Config::checked(RawConfig::parse(&path.display().to_string(), &text)?, overrides, Files::Read)
 }
 
 /// Does the same before the start, and also checks that the files of the listeners can be used.
@@ -141,32 +141,18 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, 
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    with_files(Config::checked(read_raw(path, overrides)?, overrides, true))
+    Config::checked(read_raw(path, overrides)?, overrides, Files::Checked)
 }
 
-/// LIMIT: memory of a shadow configuration that does not set `memory`; its limits follow from this.
-const SHADOW_MEMORY: NonZeroUsize = const { NonZeroUsize::new(256 << 20).unwrap() };
-
-/// Reads the files of limits and of the shadow configuration, if they are named, and adds their errors.
-fn with_files((mut config, mut errors): (Config, Errors)) -> Result<Config, Errors> {
-    if let Some(path) = &config.limits_file {
-        match read_named("limitsFile", path).and_then(|raw| raw.limits()) {
-            Ok(limits) => config.access.limits = limits,
-            Err(wrong) => errors.append(wrong),
-        }
-    }
-    if let Some(shadow) = &mut config.shadow {
-        let overrides = Overrides { container_memory: Some(SHADOW_MEMORY), ..Overrides::default() };
-        let raw = read_named("shadowFile", Path::new(&shadow.file));
-        match raw.and_then(|raw| Config::from_raw(raw, &overrides)) {
-            Ok(Config { policy, shard, .. }) => {
-                (shadow.policy, shadow.settings) = (policy, shard);
-                shadow.settings.explain.enabled = true;
-            }
-            Err(wrong) => errors.append(wrong),
-        }
-    }
-    errors.or(config)
+/// What happens to the files that a configuration names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    /// None is opened.
+    Ignored,
+    /// Those of limits and of the shadow configuration are read.
+    Read,
+    /// In addition, those that the start needs are checked.
+    Checked,
 }
 
 /// Reads the file at `path`. If it cannot be read, the errors also name the flags with values that no file allows.
@@ -175,21 +161,13 @@ fn read_raw(path: Option<&Path>, overrides: &Overrides) -> Result<RawConfig, Err
     let read = read_file(path).map_err(|reason| fault(path, reason));
     let read = read.and_then(|text| RawConfig::parse(&path.display().to_string(), &text));
     read.map_err(|mut errors| {
-        let (_, of_flags) = Config::checked(RawConfig::default(), overrides, false);
+        let of_flags = Config::from_raw(RawConfig::default(), overrides).err().unwrap_or_default();
         errors.append(of_flags.of_values());
         errors
     })
 }
 
-/// Reads the file that a key names.
-fn read_named(key: &str, path: &Path) -> Result<RawConfig, Errors> {
-    let name = path.display().to_string();
-    let text =
-        read_file(path).map_err(|reason| Error::new(key, Origin::Nowhere, name.clone(), Problem::File(reason)))?;
-    RawConfig::parse(&name, &text)
-}
-
-/// Returns the error of the configuration file itself.
+/// Returns the error of a file as a whole.
 fn fault(path: &Path, reason: impl Into<String>) -> Errors {
     Error::new(&path.display().to_string(), Origin::Nowhere, String::new(), Problem::File(reason.into())).into()
 }

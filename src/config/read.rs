@@ -14,8 +14,8 @@ use super::section::{Collector, Section, Shown};
 use super::units::duration_text;
 use super::values::{self, Form};
 use super::{
-    Admission, Backend, Config, Errors, Log, LogFormat, Memory, Overrides, Passthrough, RawConfig, Shards, Shutdown,
-    Tls, Upstream, Writes, auth, memory, tls,
+    Admission, Backend, Config, Errors, Files, Log, LogFormat, Memory, Overrides, Passthrough, RawConfig, Shards,
+    Shutdown, Tls, Upstream, Writes, auth, memory, tls,
 };
 use crate::access;
 use crate::correlator::Rate;
@@ -44,6 +44,9 @@ const COUNT_MAX: usize = 100_000_000;
 const MEMORY_MAX: usize = 64 << 30;
 /// LIMIT: bytes of an annotation. All annotations of an object take at most 256 KiB, and its tags need some of them.
 const ANNOTATION_MAX: usize = 32 << 10;
+
+/// LIMIT: memory of a shadow configuration that does not set `memory`; its limits follow from this.
+const SHADOW_MEMORY: NonZeroUsize = const { NonZeroUsize::new(256 << 20).unwrap() };
 
 /// The limit of all writes: a rate that hardly loads an apiserver of 5,000 nodes.
 const CEILING: Rate = Rate { qps: 40.0, burst: 400 };
@@ -98,14 +101,12 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, at once.
     pub fn from_raw(raw: RawConfig, overrides: &Overrides) -> Result<Self, Errors> {
-        let (config, errors) = Self::checked(raw, overrides, false);
-        errors.or(config)
+        Self::checked(raw, overrides, Files::Ignored)
     }
 
-    /// Does the same, and returns everything that is wrong beside what could be read. `checks_files` also checks that
-    /// the files of the listeners can be used.
-    pub(super) fn checked(raw: RawConfig, overrides: &Overrides, checks_files: bool) -> (Self, Errors) {
-        raw.read_through(overrides, checks_files, |section| {
+    /// Does the same with the files that the configuration names.
+    pub(super) fn checked(raw: RawConfig, overrides: &Overrides, files: Files) -> Result<Self, Errors> {
+        raw.read_through(overrides, files, |section| {
             let mut config = Self::default();
             read(section, &mut config, |config| {
                 if let Some(bytes) = config.memory.bytes(overrides.container_memory) {
@@ -129,7 +130,7 @@ impl Config {
 
     /// The effective values. Fields without a value of their own, such as the path of a kubeconfig, are left out.
     pub(super) fn tree(&self) -> Json {
-        let collector = Collector::new("", Errors::default(), false);
+        let collector = Collector::new("", Errors::default(), Files::Ignored);
         let mut tree = self.clone().read_nothing(&collector).values;
         if let Some(correlation) = tree.get_mut("correlation").and_then(Json::as_object_mut) {
             let base = correlation.clone();
@@ -152,26 +153,25 @@ impl Config {
 impl RawConfig {
     /// The limits of an EventRateLimit plugin's file.
     pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
-        let (limits, errors) = self.read_through(&Overrides::default(), false, |section| {
+        self.read_through(&Overrides::default(), Files::Ignored, |section| {
             let mut limits = Vec::new();
             auth::plugin(section, &mut limits);
             limits
-        });
-        errors.or(limits)
+        })
     }
 
-    /// Applies the flags, reads the whole file through `read`, and reports everything that is wrong.
+    /// Applies the flags, reads the whole file through `read`, and returns everything that is wrong.
     pub(super) fn read_through<T>(
         self,
         overrides: &Overrides,
-        checks_files: bool,
+        files: Files,
         read: impl FnOnce(&mut Section<'_>) -> T,
-    ) -> (T, Errors) {
+    ) -> Result<T, Errors> {
         let file = if self.file().is_empty() { "defaults" } else { self.file() }.to_owned();
         let (root, twice) = self.overlaid(overrides);
-        let collector = Collector::new(&file, twice, checks_files);
+        let collector = Collector::new(&file, twice, files);
         let (value, _) = collector.read(&root, String::new(), read);
-        (value, collector.into_errors())
+        collector.into_errors().or(value)
     }
 }
 
@@ -469,8 +469,12 @@ fn limits(section: &mut Section<'_>, config: &mut Config) {
     }
     section.within("fairness", |section| auth::fairness(section, &mut config.access.fairness));
     section.set_optional("limitsFile", &mut config.limits_file, &values::path());
-    if config.limits_file.is_some() && !config.access.limits.is_empty() {
+    let Some(path) = &config.limits_file else { return };
+    if !config.access.limits.is_empty() {
         section.conflict("limitsFile", "is given together with limits; allowed: one of the two");
+    }
+    if let Some(limits) = section.file("limitsFile", path, RawConfig::limits) {
+        config.access.limits = limits;
     }
 }
 
@@ -481,8 +485,15 @@ fn shadow(section: &mut Section<'_>, config: &mut Config) {
     let (path, write) = (values::path(), |shadow: &shadow::Rules| json!(shadow.file));
     let file = Form::new(path.schema(), path.allowed(), read, write);
     section.set_optional("shadowFile", &mut config.shadow, &file);
-    if config.shadow.is_some() && !config.shard.explain.enabled {
+    let Some(shadow) = &mut config.shadow else { return };
+    if !config.shard.explain.enabled {
         section.conflict("shadowFile", "needs explain.enabled: true; allowed without it: no file");
+    }
+    let overrides = Overrides { container_memory: Some(SHADOW_MEMORY), ..Overrides::default() };
+    let of_file = |raw| Config::from_raw(raw, &overrides);
+    if let Some(Config { policy, shard, .. }) = section.file("shadowFile", Path::new(&shadow.file), of_file) {
+        (shadow.policy, shadow.settings) = (policy, shard);
+        shadow.settings.explain.enabled = true;
     }
 }
 

@@ -6,20 +6,21 @@
 //! configuration.
 
 use std::cell::RefCell;
+use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
 use super::error::{Error, Errors, Problem, cut, near_match};
 use super::raw::{Entry, Node, Origin, Value};
 use super::values::Form;
+use super::{Files, RawConfig, read_file};
 
 /// Collects errors during one reading of a file.
 #[derive(Debug)]
 pub(super) struct Collector {
     file: String,
     errors: RefCell<Errors>,
-    /// Whether to check the files that the configuration names.
-    checks_files: bool,
+    files: Files,
     /// Whether to build the schema, which takes longer than reading.
     builds_schema: bool,
 }
@@ -50,19 +51,19 @@ impl Shown {
 
 impl Collector {
     /// Begins with errors that are known already.
-    pub(super) fn new(file: &str, errors: Errors, checks_files: bool) -> Self {
-        Self { file: file.to_owned(), errors: RefCell::new(errors), checks_files, builds_schema: false }
+    pub(super) fn new(file: &str, errors: Errors, files: Files) -> Self {
+        Self { file: file.to_owned(), errors: RefCell::new(errors), files, builds_schema: false }
     }
 
     /// Builds the schema while reading an empty file, and ignores the errors.
     pub(super) fn of_schema() -> Self {
-        Self { builds_schema: true, ..Self::new("", Errors::default(), false) }
+        Self { builds_schema: true, ..Self::new("", Errors::default(), Files::Ignored) }
     }
 
-    /// Returns the errors in the order of the file, then those of flags.
+    /// Returns the errors in the order of the file, then those of flags and of other files.
     pub(super) fn into_errors(self) -> Errors {
         let mut errors = self.errors.into_inner();
-        errors.sort();
+        errors.sort(&self.file);
         errors
     }
 
@@ -238,12 +239,27 @@ impl<'a> Section<'a> {
 
     /// Whether to check the files that are named.
     pub(super) const fn checks_files(&self) -> bool {
-        self.collector.checks_files
+        matches!(self.collector.files, Files::Checked)
     }
 
-    /// Reports the errors of another file.
-    pub(super) fn report(&self, errors: Errors) {
-        self.collector.errors.borrow_mut().append(errors);
+    /// Reads the file that `key` names through `read`, unless files are ignored. Reports what is wrong with it.
+    pub(super) fn file<T>(
+        &self,
+        key: &str,
+        path: &Path,
+        read: impl FnOnce(RawConfig) -> Result<T, Errors>,
+    ) -> Option<T> {
+        if self.collector.files == Files::Ignored {
+            return None;
+        }
+        let raw = match read_file(path) {
+            Ok(text) => RawConfig::parse(&path.display().to_string(), &text),
+            Err(reason) => {
+                self.fault(key, &format!("{reason}; allowed: a file of at most 1 MiB that can be read"), Problem::File);
+                return None;
+            }
+        };
+        raw.and_then(read).map_err(|errors| self.collector.errors.borrow_mut().append(errors)).ok()
     }
 
     /// Whether the file or a flag gives `key`. Does not count as asking for it.
@@ -265,11 +281,15 @@ impl<'a> Section<'a> {
     /// `tls.certFile`. `reason` continues the sentence that the value begins. Without a value, or with an empty `key`
     /// for the section itself, it is the whole sentence.
     pub(super) fn conflict(&self, key: &str, reason: &str) {
+        self.fault(key, reason, Problem::Conflict);
+    }
+
+    fn fault(&self, key: &str, reason: &str, problem: fn(String) -> Problem) {
         let (origin, value) = match self.find(key) {
             Some(node) => (node.origin, format!("{} ", cut(&shown(&node.value)))),
             None => (self.origin, String::new()),
         };
-        self.collector.push(origin, self.path_of(key), Problem::Conflict(format!("{value}{reason}")));
+        self.collector.push(origin, self.path_of(key), problem(format!("{value}{reason}")));
     }
 
     /// Whether the value of `key` is from the command line.

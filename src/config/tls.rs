@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::section::Section;
-use super::{Tls, admin_web, values};
+use super::{Files, Tls, admin_web, values};
 use crate::server::Address;
 use crate::server::tls::{self, MinVersion, Part};
 
@@ -80,8 +80,7 @@ pub(super) fn web_config_file(section: &mut Section<'_>, file: &mut Option<PathB
     section.set_optional("adminWebConfigFile", file, &values::path());
     if let Some(file) = file
         && section.checks_files()
-        && let Err(errors) = admin_web::load_for_start(file)
     {
-        section.report(errors);
+        section.file("adminWebConfigFile", file, |raw| admin_web::read(raw, file, Files::Checked));
     }
 }

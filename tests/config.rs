@@ -613,4 +613,12 @@ fn the_schema_has_a_type_for_every_key() {
     assert_eq!((&burst["type"], &burst["minimum"]), (&"integer".into(), &0.into()));
     assert_eq!(schema_at(&schema, "correlation.rules[].set.burstSize"), burst);
     assert_eq!(schema_at(&schema, "correlation.rules[].match").get("additionalProperties"), Some(&false.into()));
+    // Fault: editors and Helm refused `passthrough: on`, `admission: on`, and the plugin's whole file as `limits`.
+    for key in ["passthrough", "admission"] {
+        let schema = schema_at(&schema, key);
+        assert_eq!(schema["type"], serde_json::json!(["object", "string", "boolean"]));
+        assert_eq!(schema["pattern"], "^(on|off)$");
+        assert!(schema["properties"]["enabled"].is_object());
+    }
+    assert_eq!(schema_at(&schema, "limits")["type"], serde_json::json!(["array", "object"]));
 }

@@ -140,6 +140,10 @@ pub(super) fn limits(section: &mut Section<'_>, limits: &mut Vec<Limit>) {
     } else {
         list(section, limits);
     }
+    let text = json!({ "type": "string" });
+    let members = json!({ "apiVersion": text, "kind": text, "limits": { "type": "array" } });
+    let plugin = json!({ "type": ["array", "object"], "additionalProperties": false, "properties": members });
+    section.extend_schema("limits", plugin);
 }
 
 /// Reads the configuration file of the EventRateLimit plugin.

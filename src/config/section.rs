@@ -233,6 +233,13 @@ impl<'a> Section<'a> {
         entries.iter().filter_map(read).collect()
     }
 
+    /// Extends the schema of `key` by the members of another form.
+    pub(super) fn extend_schema(&mut self, key: &str, form: Json) {
+        if let (Some(Json::Object(schema)), Json::Object(form)) = (self.shown.properties.get_mut(key), form) {
+            schema.extend(form);
+        }
+    }
+
     fn show(&mut self, key: &str, value: Json) {
         self.shown.values.insert(key.to_owned(), value);
     }

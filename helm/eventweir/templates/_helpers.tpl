@@ -168,7 +168,18 @@ metadata:
 {{- $self := printf "system:serviceaccount:%s:%s" .Release.Namespace (include "eventweir.serviceAccountName" .) }}
 {{- $derived = mergeOverwrite $derived (dict "admission" (dict "enabled" true "exemptUsers" (list $self) "callers" .Values.admission.callers)) }}
 {{- end }}
-{{- toYaml (mergeOverwrite $derived (deepCopy (default dict .Values.config))) }}
+{{- toYaml (mergeOverwrite $derived (include "eventweir.given" . | fromYaml)) }}
+{{- end }}
+
+{{- /* The value `config`, with `enabled: on` for a section that is `on` alone. */}}
+{{- define "eventweir.given" -}}
+{{- $config := deepCopy (default dict .Values.config) }}
+{{- range $key := list "passthrough" "admission" }}
+{{- with get $config $key }}
+{{- if not (kindIs "map" .) }}{{ $_ := set $config $key (dict "enabled" .) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- toYaml $config }}
 {{- end }}
 
 {{- define "eventweir.networkPeers" -}}
@@ -183,7 +194,7 @@ metadata:
 
 {{- /* Refuses configurations that cannot work, with a message. */}}
 {{- define "eventweir.check" -}}
-{{- $config := default dict .Values.config }}
+{{- $config := include "eventweir.given" . | fromYaml }}
 {{- if not .Values.existingConfigMap }}
 {{- range $key, $value := dict "resources.limits.memory" (dig "limits" "memory" "" (default dict .Values.resources)) "config.memory" (dig "memory" "" $config) }}
 {{- with include "eventweir.mebibytes" $value }}

@@ -277,7 +277,10 @@ fn a_shadow_configuration_has_its_own_limits() {
     // The limits are those of a program with 256 MiB.
     assert!(read.settings.outbox.max_bytes < config.shard.outbox.max_bytes && read.settings.explain.enabled);
     fs::write(&shadow, "memory: unlimited\nexplain: {enabled: false}\n").unwrap();
-    let read = load(Some(&path), &Overrides::default()).unwrap().shadow.unwrap();
+    let changed = load(Some(&path), &Overrides::default()).unwrap();
+    // Fault: a changed file did not change the hash.
+    assert_ne!(changed.hash(), config.hash());
+    let read = changed.shadow.unwrap();
     assert!(read.settings.outbox.max_bytes == config.shard.outbox.max_bytes && read.settings.explain.enabled);
     fs::write(&shadow, "correlation: {burstSize: many}\n").unwrap();
     let errors = load(Some(&path), &Overrides::default()).unwrap_err();
@@ -303,6 +306,9 @@ fn limits_come_from_the_plugins_own_file() {
     fs::write(&limits, format!("{plugin}- {{type: User, qps: 1, burst: 5}}\n")).unwrap();
     let changed = load(Some(&path), &Overrides::default()).unwrap();
     assert_eq!(config.reload_diff(&changed).at_run_time, ["limitsFile"]);
+    // Fault: it did not change the hash.
+    assert_ne!(changed.hash(), config.hash());
+    assert_eq!(load(Some(&path), &Overrides::default()).unwrap().hash(), changed.hash());
     fs::write(&limits, format!("{plugin}- {{type: Node, qps: 0}}\n")).unwrap();
     let errors = load(Some(&path), &Overrides::default()).unwrap_err();
     assert_eq!(errors.to_string().lines().count(), 3, "{errors}");

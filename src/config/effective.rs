@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Config;
+use crate::shadow;
 
 /// Fields and sections that a reload applies to the running process.
 const AT_RUN_TIME: [&str; 17] = [
@@ -54,9 +55,17 @@ impl Config {
     }
 
     /// Sixteen hex digits that equal configurations share, on every machine and in every version that knows the same
-    /// keys.
+    /// keys. Covers the files of limits and of the shadow configuration.
     pub fn hash(&self) -> String {
-        format!("{:016x}", hash_of(self.to_yaml().as_bytes()))
+        let mut text = self.to_yaml();
+        if self.limits_file.is_some() {
+            // Without a file, the limits are shown.
+            text += &Self { limits_file: None, ..self.clone() }.to_yaml();
+        }
+        if let Some(shadow::Rules { policy, settings, .. }) = self.shadow.clone() {
+            text += &Self { policy, shard: settings, ..Self::default() }.to_yaml();
+        }
+        format!("{:016x}", hash_of(text.as_bytes()))
     }
 
     /// Returns the keys that `new` changes. Rules count as one key, `correlation.rules`, and a file that a key names

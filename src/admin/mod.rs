@@ -167,6 +167,10 @@ impl Admin {
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
+    fn is_draining(&self) -> bool {
+        self.0.draining.load(Ordering::Relaxed)
+    }
+
     /// Waits until a reload is requested.
     pub async fn reload_asked(&self) {
         self.0.reload.notified().await;
@@ -177,8 +181,7 @@ impl Admin {
         let limits = self.0.limits.load();
         let outbox = &limits.outbox;
         let room = sizes.records < outbox.max_records.get() && sizes.bytes < outbox.max_bytes.get();
-        let accepting = !self.0.draining.load(Ordering::Relaxed);
-        [("accepting", accepting), ("outbox-has-room", room), ("history", self.0.history.is_ready())]
+        [("accepting", !self.is_draining()), ("outbox-has-room", room), ("history", self.0.history.is_ready())]
     }
 
     /// Describes the state of the upstream.
@@ -227,6 +230,10 @@ async fn reload(State(admin): State<Admin>) -> Response {
             StatusCode::FORBIDDEN,
             "reload is off: other machines reach this port without authentication; see --web.config.file\n",
         )
+            .into_response();
+    }
+    if admin.is_draining() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "eventweir is stopping, and reads no configuration any more\n")
             .into_response();
     }
     admin.0.reload.notify_one();

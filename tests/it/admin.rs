@@ -90,6 +90,8 @@ async fn while_draining_it_is_not_ready_but_alive() {
     let text = tokio::time::timeout(super::support::app::DEADLINE, draining).await.unwrap();
     assert!(text.starts_with("[-]accepting failed\n"), "{text}");
     assert_eq!(admin.get("/livez").await.status, 200);
+    // Fault: it was answered 202.
+    assert_eq!(admin.send("POST", "/-/reload", &[], b"").await.status, 503);
     fake.set_up(true);
     let clock = program.clock.clone();
     program

@@ -380,6 +380,14 @@ fn an_event_log_that_cannot_be_written_is_an_error_of_the_configuration() {
         assert!(text.contains(":1: eventLog: `/no/such/folder/log` cannot be opened: No such file"), "{text}");
     }
     assert!(eventweir(&["check-config", &path]).status.success());
+    // Fault: the check created it.
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let (_file, path) = file(&format!("eventLog: {}\n", log.display()));
+    let output = eventweir(&["check-config", "--files", &path]);
+    assert!(output.status.success() && !log.exists(), "{}", stderr(&output));
+    std::fs::create_dir(&log).unwrap();
+    assert_eq!(eventweir(&["check-config", "--files", &path]).status.code(), Some(64));
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Reads what the user wrote into the checked configuration: every key, its member and its range. Pure.
 
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::Access;
 use serde_json::{Value as Json, json};
 use smol_str::SmolStr;
 
@@ -193,7 +195,7 @@ fn read(section: &mut Section<'_>, config: &mut Config, divide: impl FnOnce(&mut
     section.set("eventLog", &mut config.event_log, &event_log());
     if let Some(Target::File(path)) = &config.event_log
         && section.checks_files()
-        && let Err(error) = append_to(path)
+        && let Err(error) = writable(path, path.parent().unwrap_or(path))
     {
         section.conflict("eventLog", &format!("cannot be opened: {error}; allowed: a file that can be written"));
     }
@@ -246,10 +248,16 @@ fn log(section: &mut Section<'_>, log: &mut Log) {
     section.set("level", &mut log.level, &values::log_level());
 }
 
-/// Opens a log, except a pipe, which would block until it has a reader.
-fn append_to(path: &Path) -> std::io::Result<()> {
-    let is_special = std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
-    if is_special { Ok(()) } else { std::fs::OpenOptions::new().create(true).append(true).open(path).map(drop) }
+/// Checks that a file can be written, or created in `folder`. Changes nothing.
+fn writable(path: &Path, folder: &Path) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        // Opening a pipe would block until it has a reader.
+        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Ok(rustix::fs::access(folder.join("."), Access::WRITE_OK | Access::EXEC_OK)?)
+        }
+        Ok(_) | Err(_) => std::fs::OpenOptions::new().append(true).open(path).map(drop),
+    }
 }
 
 fn event_log() -> Form<'static, Option<Target>> {

@@ -447,7 +447,8 @@ pub struct Top {
 pub struct CheckConfig {
     /// File to check; `-` reads standard input.
     pub file: PathBuf,
-    /// Also check what `serve` checks at its start: certificates, the admin port's web configuration, the event log.
+    /// Also check what `serve` checks at its start: certificates, the admin port's web configuration, the event log,
+    /// the spool.
     #[arg(long)]
     pub files: bool,
     /// Also print the effective configuration.

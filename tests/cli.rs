@@ -390,6 +390,29 @@ fn an_event_log_that_cannot_be_written_is_an_error_of_the_configuration() {
     assert_eq!(eventweir(&["check-config", "--files", &path]).status.code(), Some(64));
 }
 
+/// Fault: the program started without a spool.
+#[test]
+fn a_spool_that_cannot_be_used_is_an_error_of_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("file"), "").unwrap();
+    for dir in [path("file"), path("file/spool/a")] {
+        let output = eventweir(&["serve", "--spool-dir", &dir, "--listen", "nowhere"]);
+        assert_eq!(output.status.code(), Some(64));
+        let text = stderr(&output);
+        assert!(text.contains(&format!("--spool-dir: `{dir}` cannot be used: Not a directory")), "{text}");
+        assert!(text.contains("--listen: `nowhere` is not allowed"), "{text}");
+    }
+    // It is created at the start, and not by a check.
+    let (_file, config) = file(&format!("spool: {{dir: {}}}\n", path("new/spool")));
+    let output = eventweir(&["check-config", "--files", &config]);
+    assert!(output.status.success() && !folder.path().join("new").exists(), "{}", stderr(&output));
+    std::fs::create_dir_all(path("new/spool/spool.redb")).unwrap();
+    let output = eventweir(&["check-config", "--files", &config]);
+    assert!(stderr(&output).contains(":1: spool.dir: "), "{}", stderr(&output));
+    assert!(stderr(&output).contains(" cannot be used: Is a directory"), "{}", stderr(&output));
+}
+
 #[test]
 fn check_config_reports_the_errors_of_all_named_files_and_its_own() {
     let (_shadow, shadow) = file("shards: few\n");

@@ -385,7 +385,22 @@ fn explain(section: &mut Section<'_>, explain: &mut explain::Settings) {
 
 fn spool(section: &mut Section<'_>, spool: &mut spool::Settings) {
     section.set_optional("dir", &mut spool.dir, &values::path());
+    if let Some(dir) = &spool.dir
+        && section.checks_files()
+        && let Err(error) = usable(dir)
+    {
+        section.conflict("dir", &format!("cannot be used: {error}; allowed: a folder that can be written, or created"));
+    }
     section.set("commitInterval", &mut spool.commit_interval, &values::duration(Duration::ZERO..=MINUTE));
+}
+
+/// Checks the rights and kinds of the spool's file and folders. A fault of the disk does not prevent a start.
+fn usable(dir: &Path) -> io::Result<()> {
+    let existing = dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new(""));
+    writable(&spool::Directory(dir.to_owned()).file(), existing).or_else(|error| match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::NotADirectory | ErrorKind::IsADirectory => Err(error),
+        _ => Ok(()),
+    })
 }
 
 fn ingest(section: &mut Section<'_>, ingest: &mut ingest::Settings, has_spool: bool) {

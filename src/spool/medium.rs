@@ -45,7 +45,8 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
 pub struct Directory(pub PathBuf);
 
 impl Directory {
-    fn file(&self) -> PathBuf {
+    /// Returns the path of the file.
+    pub fn file(&self) -> PathBuf {
         self.0.join("spool.redb")
     }
 

@@ -1,7 +1,7 @@
 //! The location of the spool's file.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -56,6 +56,13 @@ impl Directory {
     }
 }
 
+/// Whether the file has nothing but the header that redb writes first, as after a creation on a full disk. A finished one
+/// begins with redb's magic number.
+fn is_unfinished(file: &File) -> bool {
+    let mut bytes = BufReader::new(file).bytes().enumerate();
+    bytes.all(|(at, byte)| byte.is_ok_and(|byte| byte == 0 || (9..4096).contains(&at)))
+}
+
 /// Adds the path to an error.
 fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
@@ -68,6 +75,13 @@ impl Medium for Directory {
         let (mut options, path) = (OpenOptions::new(), self.file());
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(named(&path))?;
+        // A file without any data is no damaged one. Not while another process may be creating it.
+        if file.try_lock().is_ok() {
+            if is_unfinished(&file) {
+                file.set_len(0).map_err(named(&path))?;
+            }
+            file.unlock().map_err(named(&path))?;
+        }
         let database = Builder::new().set_cache_size(CACHE).create_file(file)?;
         // The directory entry must survive a crash too.
         File::open(&self.0).and_then(|directory| directory.sync_all()).map_err(named(&self.0))?;

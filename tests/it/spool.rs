@@ -269,6 +269,27 @@ fn the_directory_is_created_and_its_file_is_private() {
     assert!(matches!(keeper(&file).open(), Err(Error::Unavailable(_))));
 }
 
+/// Fault: it was reported and set aside as damaged, where it replaced one that was.
+#[test]
+fn a_file_whose_creation_failed_is_created_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("spool.redb");
+    let opened = || Keeper::new(Arc::new(Directory(folder.path().to_owned())), 1, KeySecret(1, 2)).open().unwrap();
+    assert!(opened().damaged.is_none());
+    let mut created = std::fs::read(&file).unwrap();
+    // redb writes its magic number last.
+    created[..9].fill(0);
+    created[4096..].fill(0);
+    for failed in [created, vec![0; 1 << 20]] {
+        std::fs::write(&file, failed).unwrap();
+        assert!(opened().damaged.is_none());
+    }
+    let mut damaged = vec![0; 1 << 20];
+    damaged[1 << 19] = 1;
+    std::fs::write(&file, damaged).unwrap();
+    assert!(opened().damaged.is_some());
+}
+
 /// Fault: the spool still wrote to the removed file, and the answer was `durable`.
 #[test]
 fn a_file_that_was_removed_or_replaced_is_not_written_any_more() {

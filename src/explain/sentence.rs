@@ -263,10 +263,14 @@ impl Object {
         }
         let record = self.record(part, "single");
         let name = record.map_or("", |record| record.name.as_str());
+        let were = of_how_many.replacen(" are ", " were ", 1);
         if record.is_some_and(|record| record.state == "gone") {
-            let were = of_how_many.replacen(" are ", " were ", 1);
             let text = format!("{were}, in {name}. The API server has it no longer: it expired or was deleted.");
             return answer("shown", text, "Nothing: the next occurrence creates it again.");
+        }
+        if self.records.iter().any(|record| record.reason == part.reason && record.state == "gone") {
+            let text = format!("{were}, the newest in {name}. An earlier record is gone: it expired or was deleted.");
+            return answer("shown", text, "");
         }
         answer("shown", format!("{of_how_many}, in {name}."), "")
     }

@@ -314,7 +314,10 @@ async fn a_deletion_by_a_client_is_named_with_its_lost_occurrences() {
     // The next occurrence begins another record at 1, and is lost with it.
     client.post(&first).await;
     program.settle().await;
-    assert!(told(&program, "object=pod/web-0").await.starts_with("shown: 2 of 2"));
+    // Fault: it said that both are in the second record.
+    let text = told(&program, "object=pod/web-0").await;
+    assert!(text.starts_with("shown: 2 of 2 occurrences were shown, the newest in "), "{text}");
+    assert!(text.ends_with(". An earlier record is gone: it expired or was deleted."), "{text}");
     client.post(&plain()).await;
     assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
     let text = told(&program, "object=pod/web-0").await;

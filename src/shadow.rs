@@ -40,6 +40,8 @@ pub struct Rules {
     pub policy: Policy,
     /// Its limits.
     pub settings: Settings,
+    /// `explain.maxBytes` of the live configuration. With less memory, the totals that are compared may begin again.
+    pub explain_bytes: usize,
 }
 
 /// The running shadow, if there is one. Clones share it.

@@ -510,6 +510,7 @@ fn shadow(section: &mut Section<'_>, config: &mut Config) {
     let file = Form::new(path.schema(), path.allowed(), read, write);
     section.set_optional("shadowFile", &mut config.shadow, &file);
     let Some(shadow) = &mut config.shadow else { return };
+    shadow.explain_bytes = config.shard.explain.max_bytes.get();
     if !config.shard.explain.enabled {
         section.conflict("shadowFile", "needs explain.enabled: true; allowed without it: no file");
     }

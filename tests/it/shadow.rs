@@ -101,6 +101,37 @@ async fn a_reload_restarts_or_ends_the_shadow_and_a_bad_file_changes_nothing() {
     program.stop().await;
 }
 
+/// Fault: the live numbers were too low, because what they had been at the start was subtracted from what was left.
+#[tokio::test]
+async fn the_comparison_starts_again_when_a_reload_makes_explain_forget() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = program(folder.path(), "", "correlation: {burstSize: 6}\n").await;
+    let post = async |reasons: std::ops::Range<usize>| {
+        let lines: Vec<u8> = reasons
+            .flat_map(|number| {
+                let reason = format!("{}{number}", "R".repeat(100));
+                let line = super::support::http::json(&event("node-1", "web-0", &reason, "m"));
+                line.into_iter().chain([b'\n'])
+            })
+            .collect();
+        assert_eq!(program.client().await.send("POST", "/eventweir/v1/events", &[], &lines).await.status, 200);
+        program.settle().await;
+    };
+    post(0..400).await;
+    difference(&program, 400).await;
+    let path = folder.path().join("eventweir.yaml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, format!("{text}explain: {{maxBytes: 1Mi}}\n")).unwrap();
+    assert!(program.app.reload());
+    let document = program.client().await.get("/eventweir/v1/shadow").await.json();
+    assert_eq!(document["account"]["shadow"]["received"], 0);
+    post(0..2).await;
+    let document = difference(&program, 2).await;
+    let live = &document["account"]["live"];
+    assert_eq!((&live["received"], &live["writes"]), (&json!(2), &json!(2)));
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn without_a_second_configuration_the_shadow_is_404() {
     let program = start("").await;

@@ -196,7 +196,7 @@ impl Process {
         if views.explains() {
             let (file, policy, mut settings) = (views.next_shadow(), policy.clone(), settings.clone());
             settings.explain.enabled = true;
-            self.shadow.set(Some(Rules { file, policy, settings }));
+            self.shadow.set(Some(Rules { file, policy, settings, ..Rules::default() }));
             views.shadowed_since = self.balance().total_waiting();
         }
     }

@@ -434,6 +434,14 @@ impl History {
         shown.into()
     }
 
+    /// Returns kind and name of the object, for tables.
+    pub fn object(&self) -> String {
+        if self.kind.is_empty() && self.name.is_empty() {
+            return "(no object)".to_owned();
+        }
+        format!("{}/{}", self.kind, self.name)
+    }
+
     /// Returns an event about the object.
     pub fn sample(&self) -> Event {
         let mut event = Event::default();

@@ -82,7 +82,7 @@ impl Store {
             for fact in history.facts.iter().filter(|fact| history.is_unseen(fact, now)) {
                 unseen.number += 1;
                 if unseen.oldest.as_ref().is_none_or(|(since, ..)| fact.first_received < *since) {
-                    let object = format!("{}/{}", history.kind, history.name);
+                    let object = history.object();
                     unseen.oldest = Some((fact.first_received, history.namespace.clone(), object, fact.reason.clone()));
                 }
             }

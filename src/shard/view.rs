@@ -255,7 +255,7 @@ impl Shard {
         facts.truncate(most);
         let row = |(received, history, fact): (u64, &History, &Fact)| Row {
             namespace: history.namespace.clone(),
-            object: format!("{}/{}", history.kind, history.name),
+            object: history.object(),
             reason: fact.reason.clone(),
             component: fact.component.clone(),
             per_second: fact.rates.received.per_second(now.mono),

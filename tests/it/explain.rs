@@ -326,6 +326,24 @@ async fn a_deletion_by_a_client_is_named_with_its_lost_occurrences() {
     program.stop().await;
 }
 
+/// Fault: it was shown as `/`.
+#[tokio::test]
+async fn an_event_without_an_object_is_in_the_tables() {
+    let program = start("").await;
+    let mut event = event("node-1", "", "R", "m");
+    event.metadata.namespace = "default".into();
+    event.metadata.name = "e.1".into();
+    event.involved_object = Default::default();
+    let reply = program.client().await.post(&event).await;
+    assert_eq!(reply.status, 201, "{}", reply.text());
+    let top = program.client().await.get("/eventweir/v1/top").await.json();
+    let row = &top["objects"][0];
+    assert_eq!((&row["namespace"], &row["object"]), (&json!("default"), &json!("(no object)")));
+    let page = program.admin().await.get("/").await.text();
+    assert!(page.contains("<th scope=\"row\">default (no object)</th>"), "{page}");
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn an_evicted_key_begins_another_record() {
     let program = start("correlation: {lruCacheSize: 1}\n").await;

@@ -188,7 +188,8 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
             let [object, namespace] = ["object", "namespace"].map(|member| row[member].as_str().unwrap_or_default());
             let mut pairs = form_urlencoded::Serializer::for_suffix("explain?".to_owned(), 8);
             pairs.append_pair("object", object).append_pair("namespace", namespace);
-            cells[0] = Cell::Link(format!("{namespace} {object}"), pairs.finish());
+            let text = format!("{namespace} {object}");
+            cells[0] = if object.starts_with('(') { Cell::Text(text) } else { Cell::Link(text, pairs.finish()) };
         }
         html.table(
             "Noisiest objects, last hour",

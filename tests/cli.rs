@@ -692,22 +692,23 @@ fn shows(terminal: &File) -> impl FnMut(&str) -> bool + use<> {
 /// Faults: a live `top` ended when one refresh was refused. While a server did not answer, Ctrl-C was not heard, or left
 /// the terminal without echo.
 #[test]
-fn a_live_top_outlives_a_refused_refresh_and_hears_ctrl_c() {
+fn a_live_top_outlives_a_refused_refresh_and_hears_signals() {
     let table = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 47\r\nConnection: close\r\n\r\n\
                  {\"objects\":[{\"namespace\":\"shop\",\"object\":\"o\"}]}";
     let refusal = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    for answers in [&[table, refusal][..], &[]] {
+    // Fault: SIGTERM left the terminal without echo.
+    for (answers, end) in [(&[table, refusal][..], None), (&[], Some(Signal::Int)), (&[], Some(Signal::Term))] {
         let server =
             if answers.is_empty() { silent.local_addr().unwrap() } else { answering_in_turn(answers.to_vec()) };
         let server = format!("http://{server}");
         let (mut top, mut ours, theirs) = in_a_terminal(&["top", "--interval", "1ms", "--server", &server]);
         let echoes = || tcgetattr(&theirs).unwrap().local_modes.contains(LocalModes::ECHO | LocalModes::ICANON);
         let mut asked = None;
-        if answers.is_empty() {
+        if let Some(end) = end {
             asked = Some(silent.accept().unwrap());
             assert!(!echoes());
-            signal(&top, Signal::Int);
+            signal(&top, end);
         } else {
             let mut next = shows(&ours);
             assert!(next("shop o") && !echoes() && next("403 Forbidden") && next("shop o"));

@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
 use unicode_width::UnicodeWidthChar as _;
 
 use super::keys::{Key, Keys, size};
@@ -244,10 +245,13 @@ pub fn top(top: &Top) -> Result<(), Error> {
     let view = View::new(top.by, window, top.filter.clone().unwrap_or_default());
     let ended = runtime.block_on(async {
         if is_live {
+            let handled = signal(SignalKind::terminate());
+            let mut terminate = handled.map_err(|source| Error::Io { what: "handling SIGTERM".to_owned(), source })?;
             return tokio::select! {
                 // First, so that a signal never ends the program before the terminal is restored.
                 biased;
                 _ = tokio::signal::ctrl_c() => Ok(()),
+                _ = terminate.recv() => Ok(()),
                 ended = live(&server, top, view) => ended,
             };
         }

@@ -10,19 +10,28 @@
     paused = !paused;
     pause.textContent = paused ? "resume" : "pause";
   };
-  // Makes `old` equal to `now` and keeps the elements, with the focus, the selection and the open parts in them.
+  // What a row is about: its heading, and the reason of an object.
+  const about = (row) => row.cells && row.cells[0].textContent + (row.querySelector("a") ? row.cells[1].textContent : "");
+  // Makes `old` equal to `now` and keeps the elements, with the focus, the selection and the open parts in them. A row
+  // that is about the same moves; a row with the focus stays, and the others move around it.
   const follow = (old, now) => {
     for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-    const before = [...old.childNodes];
-    const after = [...now.childNodes];
-    after.forEach((node, place) => {
-      const same = before[place];
+    const left = new Set(old.childNodes);
+    [...now.childNodes].forEach((node, place) => {
+      let same = old.childNodes[place];
+      if (node instanceof HTMLTableRowElement) {
+        const at = same;
+        same = [...left].find((row) => about(row) === about(node)) ?? node;
+        if (same.contains(document.activeElement)) while (old.childNodes[place] !== same) old.append(old.childNodes[place]);
+        else if (same !== at) old.insertBefore(same, at ?? null);
+      }
+      left.delete(same);
       if (!same) old.append(node);
       else if (same.nodeName !== node.nodeName) same.replaceWith(node);
       else if (node instanceof Element) follow(same, node);
       else if (same.data !== node.data) same.data = node.data;
     });
-    before.slice(after.length).forEach((node) => node.remove());
+    left.forEach((node) => node.remove());
   };
   const refresh = async () => {
     try {

@@ -214,6 +214,12 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     browser.until("moved.closest('tr').rowIndex === 1").await;
     assert_eq!(browser.evaluate("document.activeElement === moved && moved.textContent").await, called);
     assert_eq!(browser.evaluate("new Set([...document.querySelectorAll('#live a')]).size").await, json!(15));
+    // Fault: the single keys could not be turned off.
+    let press = "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'p', bubbles: true })); \
+        document.getElementById('pause').textContent";
+    browser.evaluate("document.getElementById('keys').click()").await;
+    assert_eq!(browser.evaluate(press).await, json!("pause"));
+    browser.evaluate("document.getElementById('keys').click()").await;
     // Paused numbers are old, but the server is not blamed for it. What follows is a minute later, and faster.
     let faster = "window.turns = 0; ((real, later) => { Date.now = () => real() + 60000; \
         window.setTimeout = (what) => { turns += 1; later(what, 20); }; })(Date.now, setTimeout)";

@@ -135,7 +135,8 @@ fn page(title: &str, searched: [&str; 2], is_live: bool, main: &str) -> Response
          <a href=\"config\">active configuration</a><a href=\"readyz\">ready</a><a href=\"livez\">alive</a></nav>\
          <form action=\"explain\" role=\"search\"><input id=\"find\" name=\"object\" value=\"{object}\" required aria-label=\"object\" \
          placeholder=\"pod/web-0\" size=\"14\"><input name=\"namespace\" value=\"{namespace}\" aria-label=\"namespace\" placeholder=\"namespace\" \
-         size=\"10\"><button>find</button></form>{pause}</header><main id=\"main\">{main}</main></body></html>\n"
+         size=\"10\"><button>find</button></form>{pause}\
+         <button id=\"keys\" type=\"button\" title=\"single keys: / searches, p pauses\" hidden>keys</button></header><main id=\"main\">{main}</main></body></html>\n"
     );
     answer(Answer(html).into_response())
 }

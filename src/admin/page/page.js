@@ -56,8 +56,20 @@
       setTimeout(refresh, next);
     }
   };
+  const keys = document.getElementById("keys");
+  // A browser that stores nothing may throw.
+  const stored = (() => { try { return localStorage; } catch { return {}; } })();
+  let hears = stored.keys !== "off";
+  const show = () => keys.setAttribute("aria-pressed", hears);
+  show();
+  keys.hidden = false;
+  keys.addEventListener("click", () => {
+    hears = !hears;
+    stored.keys = hears ? "on" : "off";
+    show();
+  });
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
+    if (!hears || event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
     if (event.key === "/") {
       event.preventDefault();
       document.getElementById("find").focus();

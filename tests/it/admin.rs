@@ -163,6 +163,33 @@ async fn the_page_shows_an_outbox_that_is_full_of_bytes() {
     assert!(page.contains(&format!("<dt>outbox</dt><dd>{full:.0} %</dd>")), "{full}: {page}");
 }
 
+/// Fault: only the first of them was shown.
+#[tokio::test]
+async fn the_page_shows_all_problems_with_a_link_each() {
+    let limits = "outbox: {maxRecords: 1, coalesceInterval: 1h}\n";
+    let program = start(&format!("correlation: {{suppression: drop, burstSize: 1}}\n{limits}")).await;
+    let client = &mut program.client().await;
+    for _ in 0..3 {
+        client.post(&plain()).await;
+    }
+    let page = program.admin().await.get("/").await.text();
+    let (_, alarms) = page.split_once("<p id=\"alarm\">").unwrap();
+    let (alarms, _) = alarms.split_once("</p>").unwrap();
+    let linked = |name: &str| format!(" <a href=\"metrics#:~:text={name}\">{name}</a>");
+    let expected = [
+        ("! FULL</strong>: the outbox is 100 % full", linked("eventweir_outbox_records")),
+        ("! NOT READY</strong>: outbox-has-room fails.", " <a href=\"readyz\">readyz</a>".to_owned()),
+        ("! LOSING</strong>: 2 occurrences in the last ten minutes", linked("eventweir_ledger_lost_total")),
+    ];
+    let lines: Vec<&str> = alarms.split("<br>").collect();
+    assert_eq!(lines.len(), 3, "{alarms}");
+    for (line, (text, link)) in lines.iter().zip(expected) {
+        assert!(line.contains(text) && line.ends_with(&link), "{line}");
+    }
+    assert_eq!(alarms.matches("role=\"status\"").count(), 1, "{alarms}");
+    program.stop().await;
+}
+
 /// The newest answer counts: losses in one namespace are not the state of all.
 #[tokio::test]
 async fn an_upstream_that_forbids_writing_shows_in_readiness_and_metrics_until_it_allows_it() {
@@ -180,7 +207,10 @@ async fn an_upstream_that_forbids_writing_shows_in_readiness_and_metrics_until_i
     assert_eq!(reply.status, 200, "no other replica has more rights");
     assert!(reply.text().ends_with("upstream forbidden: it answers 403 to create of events\n"), "{}", reply.text());
     let page = admin.get("/").await.text();
-    assert!(page.contains("! UPSTREAM forbidden</strong>: it answers 403 to create of events</p>"), "{page}");
+    assert!(
+        page.contains("! UPSTREAM forbidden</strong>: it answers 403 to create of events. <a href=\"metrics#:~:text="),
+        "{page}"
+    );
     let metrics = program.metrics().await;
     let forbidden = |verb: &str| metrics[&format!("eventweir_upstream_forbidden{{verb=\"{verb}\"}}")];
     assert_eq!((forbidden("create"), forbidden("patch")), (1.0, 0.0));

@@ -166,16 +166,19 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let full = full(&admin);
     let mut html = Html::default();
     let lost = top["perMinute"]["lost"].as_array().into_iter().flatten().rev().take(ALARM_MINUTES);
-    let alarm = alarm(&admin, lost.filter_map(Value::as_u64).sum(), full);
-    // Only the first word is announced, because numbers change all the time.
-    let (word, text) = alarm.split_once(':').unwrap_or((&alarm, ""));
-    let class = if word == "OK" { "good" } else { "alarm" };
-    html.tag("<p id=\"alarm\"><strong role=\"status\" class=\"")
-        .tag(class)
-        .tag("\">")
-        .text(word)
-        .tag("</strong>:")
-        .text(text);
+    let alarms = alarms(&admin, lost.filter_map(Value::as_u64).sum(), full);
+    html.tag("<p id=\"alarm\">");
+    for (number, (alarm, target)) in alarms.iter().enumerate() {
+        // Only the first word of the first is announced, because numbers change all the time.
+        let (word, text) = alarm.split_once(':').unwrap_or((alarm, ""));
+        html.tag(if number == 0 { "<strong role=\"status\"" } else { "<br><strong" });
+        html.tag(if *word == *"OK" { " class=\"good\">" } else { " class=\"alarm\">" });
+        html.text(word).tag("</strong>:").text(text);
+        if !target.is_empty() {
+            let page = if target.starts_with("eventweir_") { "metrics#:~:text=" } else { "" };
+            html.tag(" <a href=\"").tag(page).tag(target).tag("\">").tag(target).tag("</a>");
+        }
+    }
     html.tag("</p><div id=\"live\"><dl class=\"numbers\">");
     for (name, number) in &numbers(&admin, &top, full) {
         html.tag("<div><dt>").text(name).tag("</dt><dd>").text(number).tag("</dd></div>");
@@ -304,24 +307,32 @@ fn conditions(rule: &Rule) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the most severe problem in one line.
-fn alarm(admin: &Admin, lost: u64, full: usize) -> String {
-    let monitor = &admin.0.monitor;
-    let failed = admin.checks().into_iter().find(|(_, passed)| !passed);
+/// Returns the problems, the most severe first, each with the metric or the page that shows it.
+fn alarms(admin: &Admin, lost: u64, full: usize) -> Vec<(String, &'static str)> {
     let upstream = admin.upstream();
-    if !monitor.is_up() {
-        "! DOWN: the upstream does not answer; events wait in the outbox.".to_owned()
-    } else if full >= 80 {
-        format!("! FULL: the outbox is {full} % full; at 100 % new records are refused with 429.")
-    } else if let Some((check, _)) = failed {
-        format!("! NOT READY: {check} fails.")
-    } else if upstream.starts_with("forbidden") {
-        format!("! UPSTREAM {upstream}")
-    } else if lost > 0 {
-        format!("! LOSING: {lost} occurrences in the last ten minutes; by reason below.")
-    } else {
-        "OK: everything accepted is shown or waits.".to_owned()
+    let mut alarms = Vec::new();
+    if !admin.0.monitor.is_up() {
+        let text = "! DOWN: the upstream does not answer; events wait in the outbox.";
+        alarms.push((text.to_owned(), "eventweir_upstream_up"));
     }
+    if full >= 80 {
+        let text = format!("! FULL: the outbox is {full} % full; at 100 % new records are refused with 429.");
+        alarms.push((text, "eventweir_outbox_records"));
+    }
+    for (check, _) in admin.checks().into_iter().filter(|(_, passed)| !passed) {
+        alarms.push((format!("! NOT READY: {check} fails."), "readyz"));
+    }
+    if upstream.starts_with("forbidden") {
+        alarms.push((format!("! UPSTREAM {upstream}."), "eventweir_upstream_forbidden"));
+    }
+    if lost > 0 {
+        let text = format!("! LOSING: {lost} occurrences in the last ten minutes; by reason below.");
+        alarms.push((text, "eventweir_ledger_lost_total"));
+    }
+    if alarms.is_empty() {
+        alarms.push(("OK: everything accepted is shown or waits.".to_owned(), ""));
+    }
+    alarms
 }
 
 /// `/explain`

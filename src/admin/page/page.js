@@ -47,7 +47,9 @@
     } catch (why) {
       next = Math.min(next * 2, 30000);
       if (Date.now() - last < 5000 && !paused) return;
-      const [word, text] = document.getElementById("alarm").childNodes;
+      const alarm = document.getElementById("alarm");
+      const [word, text] = alarm.childNodes;
+      alarm.replaceChildren(word, text);
       word.className = "alarm";
       if (word.textContent !== "! STALE") word.textContent = "! STALE";
       const time = new Date(last).toISOString().slice(0, 19);

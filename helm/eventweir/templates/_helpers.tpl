@@ -14,11 +14,11 @@
 {{- end }}
 
 {{- define "eventweir.clusterName" -}}
-{{- /* Names of cluster-wide objects include the namespace if it differs from the name, because two releases may share a name. */}}
+{{- /* Names of cluster-wide objects include the namespace if it differs from the name, because two releases may share a name. Neither has a dot. */}}
 {{- if eq .Release.Namespace (include "eventweir.fullname" .) }}
 {{- include "eventweir.fullname" . }}
 {{- else }}
-{{- printf "%s-%s" (include "eventweir.fullname" .) .Release.Namespace }}
+{{- printf "%s.%s" (include "eventweir.fullname" .) .Release.Namespace }}
 {{- end }}
 {{- end }}
 

@@ -156,7 +156,7 @@ async fn pour(entry: &Entry, head: &str, piece: &[u8]) -> (u16, u64, u64) {
         let _closed = writer.flush().await;
     };
     let both = async { tokio::join!(pouring, reader.read_to_end(&mut read)) };
-    assert!(tokio::time::timeout(DEADLINE, both).await.is_ok(), "not answered: {head}");
+    assert!(tokio::time::timeout(DEADLINE * 3, both).await.is_ok(), "not answered: {head}");
     (Answers::from(read).codes()[0], sent, most)
 }
 

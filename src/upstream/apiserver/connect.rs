@@ -1,5 +1,6 @@
 //! Builds the client of an API server, and classifies its errors.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,20 +132,17 @@ impl Credentials {
     /// restart.
     pub(super) async fn of(config: &mut kube::Config, clock: Clock) -> Result<Self, Error> {
         let token = TokenFile::take(&mut config.auth_info, clock).await?.map(Arc::new);
-        // kube panics for such a token.
-        let auth = serde_json::to_value(&config.auth_info).unwrap_or_default();
-        if auth["token"].as_str().is_some_and(|token| HeaderValue::from_str(token).is_err()) {
-            return Err(Error::Client(Unread(
-                "the kubeconfig's token has characters that a header cannot have".to_owned(),
-            )));
-        }
+        // kube panics for such a token, of the kubeconfig or of its exec plugin.
+        let auth_layer = catch_unwind(AssertUnwindSafe(|| config.auth_layer())).map_err(|_panic| {
+            Error::Client(Unread("the kubeconfig's token has characters that a header cannot have".to_owned()))
+        })??;
         let mirror = async |request: http::Request<Body>| {
             let mut answer = Response::new(());
             *answer.headers_mut() = request.into_parts().0.headers;
             Ok::<_, BoxError>(answer)
         };
         let layers = ServiceBuilder::new()
-            .option_layer(config.auth_layer()?)
+            .option_layer(auth_layer)
             .layer(config.extra_headers_layer()?)
             .map_err(BoxError::from)
             .service_fn(mirror);

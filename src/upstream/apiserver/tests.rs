@@ -403,9 +403,13 @@ async fn without_credentials_nothing_is_written() {
 /// Faults: the output of an exec plugin, which may have a token, was in the error, and such a token was a panic.
 #[tokio::test]
 async fn wrong_credentials_are_not_repeated() {
+    let credential =
+        r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"SECRET\n"}}"#;
+    let lasting = format!("printf %s '{credential}'");
     for (user, expected) in [
         (plugin("echo SECRET"), "the output of the kubeconfig's exec plugin is no ExecCredential"),
         (plugin("echo SECRET; echo no >&2; exit 1"), "the kubeconfig's exec plugin failed (exit status: 1): no"),
+        (plugin(&lasting), "the kubeconfig's token has characters that a header cannot have"),
         (json!({"token": "SECRET\n"}), "the kubeconfig's token has characters that a header cannot have"),
     ] {
         let fault = as_user("http://127.0.0.1:1", &user).await.unwrap_err();

@@ -422,11 +422,12 @@ fn documented() -> BTreeMap<String, String> {
     rows
 }
 
-/// Adds each key of a schema, in order. A rule's `set` is one key, because its members are those of the section.
+/// Adds each key of a schema, in order. A rule's `set` is one key, because its members are those of the section. `limits`
+/// is a list, and also accepts the plugin's whole file.
 fn add_keys(path: &str, schema: &serde_json::Value, found: &mut Vec<String>) {
     for (key, member) in schema["properties"].as_object().into_iter().flatten() {
         let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        if member["properties"].is_object() && key != "set" {
+        if member["properties"].is_object() && member["items"].is_null() && key != "set" {
             add_keys(&path, member, found);
         } else {
             add_keys(&format!("{path}[]"), &member["items"], found);

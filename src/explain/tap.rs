@@ -37,6 +37,9 @@ pub struct Line {
     pub occurrences: u64,
     pub record: SmolStr,
     pub message: SmolStr,
+    /// The caller of occurrences that have just arrived, if callers are authenticated.
+    #[serde(skip_serializing_if = "SmolStr::is_empty")]
+    pub caller: SmolStr,
 }
 
 /// The sending end of the tap. Clones share the readers.
@@ -55,13 +58,14 @@ impl Tap {
         self.0.receiver_count() > 0
     }
 
-    /// Sends what became of occurrences, if the tap has a reader.
+    /// Sends what became of occurrences, if the tap has a reader. `caller` has just reported them, or is empty.
     pub fn tell(
         &self,
         event: &Event,
         verdict: &'static str,
         why: &'static str,
         occurrences: u64,
+        caller: &str,
         wall: impl FnOnce() -> i64,
     ) {
         if !self.is_read() {
@@ -81,6 +85,7 @@ impl Tap {
             occurrences,
             record: short(&event.metadata.name),
             message: short(&event.message),
+            caller: cut(caller, TEXT_BYTES),
         };
         // The last reader may have left meanwhile.
         drop(self.0.send(Arc::new(line)));

@@ -213,7 +213,7 @@ async fn a_line_of_the_tap_has_short_texts() {
     (event.source.component, event.source.host) = (long.clone(), long.clone());
     let object = &mut event.involved_object;
     (object.kind, object.name, object.uid) = (long.clone(), long.clone(), long);
-    tap.tell(&event, "created", "", 1, || 0);
+    tap.tell(&event, "created", "", 1, "", || 0);
     let line = serde_json::to_string(&*reader.recv().await.unwrap()).unwrap();
     assert!(line.len() < 11 << 10, "{}", line.len());
 }

@@ -458,7 +458,7 @@ mod tests {
         let event = Event { reason: "BackOff".into(), message: "m".into(), ..Event::default() };
         // The capacity of the channel is a power of two.
         for _ in 0..1024 + 7 {
-            tap.tell(&event, "created", "", 1, || 0);
+            tap.tell(&event, "created", "", 1, "", || 0);
         }
         let mut next = async || String::from_utf8(reader.next().await.unwrap().to_vec()).unwrap();
         assert_eq!(next().await, "data: {\"skipped\":7,\"why\":\"slow\"}\n\n");
@@ -483,7 +483,7 @@ mod tests {
         let mut reader = Reader { rate, ..reader(&tap, &places, &clock) };
         let tell = |number: usize| {
             for _ in 0..number {
-                tap.tell(&Event::default(), "created", "", 1, || 0);
+                tap.tell(&Event::default(), "created", "", 1, "", || 0);
             }
         };
         let mut next = async || {

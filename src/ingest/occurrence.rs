@@ -51,7 +51,7 @@ impl Face {
             }
             Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy, user),
         };
-        let (accepted, waiting) = accepted.inspect_err(|_full| self.tell_full(event, occurrences))?;
+        let (accepted, waiting) = accepted.inspect_err(|_full| self.tell_full(event, occurrences, user))?;
         self.note(event, occurrences, accepted.outcome, user);
         Ok(Taken { outcome: accepted.outcome, waiting })
     }
@@ -79,7 +79,7 @@ impl Face {
             let event = logged.next();
             let Accepted { outcome, .. } = accepted.inspect_err(|_full| {
                 if let Some(event) = &event {
-                    self.tell_full(event, 1);
+                    self.tell_full(event, 1, user);
                 }
             })?;
             match &event {
@@ -167,7 +167,7 @@ impl Face {
     /// Records for `explain` and the tap that occurrences of a decoded event were rejected.
     pub(super) fn note_rejection(&self, event: &Event, occurrences: u32, rejection: &Rejection) {
         self.0.shards.note_rejection(event, occurrences, rejection.reason, &rejection.status.message);
-        self.tell_rejection(event, occurrences, rejection.reason);
+        self.tell_rejection(event, occurrences, rejection.reason, "");
     }
 
     /// Records for `explain` that a change of an event was refused which is no occurrence: a PUT, an apply, or a patch
@@ -177,20 +177,21 @@ impl Face {
     }
 
     /// Reports to the tap that a shard was full; the shard has recorded it for `explain`.
-    fn tell_full(&self, event: &Event, occurrences: u32) {
-        self.tell_rejection(event, occurrences, RejectReason::Full);
+    fn tell_full(&self, event: &Event, occurrences: u32, user: &str) {
+        self.tell_rejection(event, occurrences, RejectReason::Full, user);
     }
 
-    fn tell_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason) {
+    fn tell_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason, user: &str) {
         let wall = || self.0.shards.clock().now().wall;
-        self.0.shards.tap().tell(event, "rejected", reason.label(), occurrences.into(), wall);
+        self.0.shards.tap().tell(event, "rejected", reason.label(), occurrences.into(), user, wall);
     }
 
     /// Counts and logs the outcome of occurrences.
     fn note(&self, event: &Event, occurrences: u32, outcome: Outcome, user: &str) {
         self.0.metrics.count_outcome(outcome, occurrences.into());
         self.0.event_log.write(event, occurrences, outcome, user, self.0.shards.clock());
-        self.0.shards.tap().tell(event, outcome.label(), "", occurrences.into(), || self.0.shards.clock().now().wall);
+        let wall = || self.0.shards.clock().now().wall;
+        self.0.shards.tap().tell(event, outcome.label(), "", occurrences.into(), user, wall);
     }
 }
 

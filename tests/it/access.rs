@@ -698,6 +698,27 @@ async fn a_new_record_names_its_caller_if_configured() {
 }
 
 #[tokio::test]
+async fn the_tap_names_the_caller_also_of_what_is_refused_for_lack_of_room() {
+    let guarded = Guarded::with_tokens(Settings::default(), &["alice", "bob"]);
+    let mut lines = guarded.shards.tap().read();
+    let mut next = || serde_json::to_value(&*lines.try_recv().unwrap()).unwrap();
+    guarded.post("alice", &one()).await;
+    let line = next();
+    assert_eq!((&line["verdict"], &line["caller"]), (&json!("created"), &json!("alice")));
+    let mut settings = shard::Settings::default();
+    settings.outbox.max_records = NonZeroUsize::MIN;
+    guarded.shards.reload(&settings, Policy::default());
+    let other = event("node-1", "web-1", "Other", "m");
+    assert_eq!(guarded.post("bob", &other).await.code(), 429);
+    let line = next();
+    assert_eq!((&line["verdict"], &line["why"], &line["caller"]), (&json!("rejected"), &json!("full"), &json!("bob")));
+    let open = Guarded::new(Settings::default());
+    let mut lines = open.shards.tap().read();
+    open.post("", &one()).await;
+    assert_eq!(serde_json::to_value(&*lines.try_recv().unwrap()).unwrap()["caller"], Value::Null);
+}
+
+#[tokio::test]
 async fn explain_names_the_caller_of_the_newest_occurrences() {
     let guarded = Guarded::with_tokens(Settings::default(), &["alice", "bob"]);
     let query = format!("/eventweir/v1/explain?namespace={}&object=pod/web-0", one().metadata.namespace);

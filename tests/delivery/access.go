@@ -31,21 +31,13 @@ const rbacAPI = "/apis/rbac.authorization.k8s.io/v1/"
 // access: callers over TLS, authenticated by tokens and client certificates, and authorized by the apiserver. A caller
 // without a right, or with a revoked right or token, is refused. While the apiserver is down, nothing is allowed.
 func access(r *run) error {
-	token, err := r.serviceAccount()
-	if err != nil {
-		return err
-	}
-	delegator := binding("ClusterRole", "system:auth-delegator", "ServiceAccount", "eventweir", "eventweir")
-	if err := r.long.create(rbacAPI+"clusterrolebindings", delegator("ClusterRoleBinding", "eventweir-auth-delegator")); err != nil {
-		return err
-	}
-	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, nil))
+	x, kubeconfig, err := r.behindProxy(nil)
 	if err != nil {
 		return err
 	}
 	defer x.close()
-	kubeconfig := filepath.Join(r.dir, "kubeconfig")
-	if err := x.kubeconfig(kubeconfig, token); err != nil {
+	delegator := binding("ClusterRole", "system:auth-delegator", "ServiceAccount", "eventweir", "eventweir")
+	if err := r.long.create(rbacAPI+"clusterrolebindings", delegator("ClusterRoleBinding", "eventweir-auth-delegator")); err != nil {
 		return err
 	}
 	clientCA, err := newAuthority()

@@ -20,19 +20,11 @@ const webhooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigu
 // tools/record, of tools/events and of clients that post each occurrence count exactly, and no client gets an answer
 // that it would log. While eventweir is down, the apiserver stores events as without the webhook.
 func admission(r *run) error {
-	token, err := r.serviceAccount()
-	if err != nil {
-		return err
-	}
-	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, nil))
+	x, kubeconfig, err := r.behindProxy(nil)
 	if err != nil {
 		return err
 	}
 	defer x.close()
-	kubeconfig := filepath.Join(r.dir, "kubeconfig")
-	if err := x.kubeconfig(kubeconfig, token); err != nil {
-		return err
-	}
 	address, err := freeAddress()
 	if err != nil {
 		return err

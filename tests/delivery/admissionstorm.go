@@ -51,19 +51,11 @@ func admissionStorm(r *run) error {
 	own := *r.bench
 	own.long = s
 	r = &run{bench: &own, name: r.name, seed: r.seed, dir: r.dir, out: r.out, ctx: r.ctx}
-	token, err := r.serviceAccount()
-	if err != nil {
-		return err
-	}
-	x, err := startProxy(s, r.dir, true, newPlan(r.seed, nil))
+	x, kubeconfig, err := r.behindProxy(nil)
 	if err != nil {
 		return err
 	}
 	defer x.close()
-	kubeconfig := filepath.Join(r.dir, "kubeconfig")
-	if err := x.kubeconfig(kubeconfig, token); err != nil {
-		return err
-	}
 	idle, err := r.measured(s, "idle", func() error { return sleep(r.ctx, 5*time.Second) })
 	if err != nil {
 		return err
@@ -108,19 +100,11 @@ var webhookPhases = []webhookPhase{
 
 // admissionReplicas: the last phase of admission-storm, at whatever speed.
 func admissionReplicas(r *run) error {
-	token, err := r.serviceAccount()
-	if err != nil {
-		return err
-	}
-	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, nil))
+	x, kubeconfig, err := r.behindProxy(nil)
 	if err != nil {
 		return err
 	}
 	defer x.close()
-	kubeconfig := filepath.Join(r.dir, "kubeconfig")
-	if err := x.kubeconfig(kubeconfig, token); err != nil {
-		return err
-	}
 	_, err = r.phase(kubeconfig, webhookPhase{"replicas", 2, webhookReplicas, 0})
 	return err
 }

@@ -13,20 +13,12 @@ import (
 // impersonate: in pass-through, clients with only a certificate act in their own name, with their own rights. The apiserver
 // refuses users and groups that eventweir may not impersonate. eventweir refuses requests with an impersonation header.
 func impersonate(r *run) error {
-	serviceToken, err := r.serviceAccount()
-	if err != nil {
-		return err
-	}
-	if err := r.impersonators(); err != nil {
-		return err
-	}
-	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, nil))
+	x, kubeconfig, err := r.behindProxy(nil)
 	if err != nil {
 		return err
 	}
 	defer x.close()
-	kubeconfig := filepath.Join(r.dir, "kubeconfig")
-	if err := x.kubeconfig(kubeconfig, serviceToken); err != nil {
+	if err := r.impersonators(); err != nil {
 		return err
 	}
 	clientCA, err := newAuthority()

@@ -19,19 +19,11 @@ import (
 // rbac: with exactly the rights of our manifest, events are written under faults, read, listed and watched. A request
 // for any other right is refused and changes nothing.
 func rbac(r *run) error {
-	token, err := r.serviceAccount()
-	if err != nil {
-		return err
-	}
-	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, wild))
+	x, kubeconfig, err := r.behindProxy(wild)
 	if err != nil {
 		return err
 	}
 	defer x.close()
-	kubeconfig := filepath.Join(r.dir, "kubeconfig")
-	if err := x.kubeconfig(kubeconfig, token); err != nil {
-		return err
-	}
 	w, err := r.weir(kubeconfig, large, "eventweir")
 	if err != nil {
 		return err
@@ -88,6 +80,25 @@ func rbac(r *run) error {
 		account.sent(number), exact("eventweir", end, number), between(records, account.acked, account.acked),
 		accounted(records, end.written()),
 	)
+}
+
+// behindProxy starts a proxy with these faults in front of the apiserver. Returns it, and the path of a kubeconfig that
+// reaches it as the service account of the manifest.
+func (r *run) behindProxy(faults rates) (*proxy, string, error) {
+	token, err := r.serviceAccount()
+	if err != nil {
+		return nil, "", err
+	}
+	x, err := startProxy(r.long, r.dir, true, newPlan(r.seed, faults))
+	if err != nil {
+		return nil, "", err
+	}
+	kubeconfig := filepath.Join(r.dir, "kubeconfig")
+	if err := x.kubeconfig(kubeconfig, token); err != nil {
+		x.close()
+		return nil, "", err
+	}
+	return x, kubeconfig, nil
 }
 
 // serviceAccount applies the rights of the manifest and returns a token of its service account.

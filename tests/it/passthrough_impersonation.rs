@@ -69,6 +69,22 @@ async fn the_user_of_a_certificate_is_impersonated_and_a_token_is_forwarded() {
     program.stop().await;
 }
 
+/// Guards against: the client would take the refusal for one of its own certificate.
+#[tokio::test]
+async fn a_refusal_of_our_credentials_is_not_the_callers() {
+    let behind = Behind::plain(|_| async { answer(401, r#"{"kind":"Status","code":401}"#) }).await;
+    let files = Files::new();
+    let program = start(&behind, &files, "impersonate: true", "").await;
+    let node = &mut client(&program, &files, files.node()).await;
+    for headers in [&[][..], &[("Connection", "Upgrade"), ("Upgrade", "websocket")]] {
+        let reply = get(node, headers).await;
+        assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")));
+        assert!(reply.text().contains("eventweir's own credentials"), "{}", reply.text());
+    }
+    assert_eq!(get(node, &[("Authorization", "Bearer theirs")]).await.status, 401);
+    program.stop().await;
+}
+
 /// Guards against: the groups of a kubeconfig with `as` would become groups of the caller.
 #[tokio::test]
 async fn a_kubeconfig_that_impersonates_adds_nothing_to_the_caller() {

@@ -59,17 +59,10 @@
     }
   };
   const keys = document.getElementById("keys");
-  // A browser that stores nothing may throw.
-  const stored = (() => { try { return localStorage; } catch { return {}; } })();
-  let hears = stored.keys !== "off";
-  const show = () => keys.setAttribute("aria-pressed", hears);
-  show();
+  let hears = true;
   keys.hidden = false;
-  keys.addEventListener("click", () => {
-    hears = !hears;
-    stored.keys = hears ? "on" : "off";
-    show();
-  });
+  keys.setAttribute("aria-pressed", hears);
+  keys.addEventListener("click", () => keys.setAttribute("aria-pressed", (hears = !hears)));
   document.addEventListener("keydown", (event) => {
     if (!hears || event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
     if (event.key === "/") {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::uri::{InvalidUriParts, PathAndQuery};
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
@@ -104,16 +104,15 @@ impl Forwarder {
     /// Forwards a request and waits for the head of the answer.
     ///
     /// # Errors
-    /// 400 for a path that is not valid for the API server; 503 if nothing was sent, so that any client may try again;
-    /// 502 if the connection broke.
+    /// 400 for a path that is not valid for the API server; 503 if nothing was sent or our credentials were refused, so
+    /// that any client may try again; 502 if the connection broke.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
         let header = self.0.prepare(&mut request).await?;
         let seat = self.seat();
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
         let answer = transport.send(request).await.map_err(|fault| unanswered(&*fault))?;
-        self.0.note(&answer, header.as_ref()).await;
-        Ok((answer, seat))
+        Ok((self.0.checked(answer, header.as_ref()).await?, seat))
     }
 
     /// Forwards a request for a protocol upgrade on a connection of its own, and waits for the head of the answer.
@@ -123,8 +122,7 @@ impl Forwarder {
     pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Box<Status>> {
         let header = self.0.prepare(&mut request).await?;
         let answer = self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))?;
-        self.0.note(&answer, header.as_ref()).await;
-        Ok(answer)
+        self.0.checked(answer, header.as_ref()).await
     }
 
     /// Takes a permit on the first connection that has one.
@@ -156,10 +154,19 @@ impl Inner {
         Ok(headers.get(AUTHORIZATION).cloned())
     }
 
-    async fn note(&self, answer: &Response<Incoming>, header: Option<&HeaderValue>) {
-        if let Some(credentials) = &self.credentials {
-            credentials.note(answer, header).await;
+    /// Returns the answer, unless it refuses our credentials: the caller would take that for a refusal of its own.
+    async fn checked(
+        &self,
+        answer: Response<Incoming>,
+        header: Option<&HeaderValue>,
+    ) -> Result<Response<Incoming>, Box<Status>> {
+        let Some(credentials) = &self.credentials else { return Ok(answer) };
+        credentials.note(&answer, header).await;
+        if answer.status() == StatusCode::UNAUTHORIZED {
+            let message = "eventweir: the API server refuses eventweir's own credentials";
+            return Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1).into());
         }
+        Ok(answer)
     }
 }
 
@@ -187,7 +194,7 @@ impl Drop for Seat {
 /// Returns the refusal of a request that has no answer.
 fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Box<Status> {
     Box::new(match classify(fault) {
-        Failure::NotSent(text) => {
+        Failure::NotSent(text) | Failure::NoCredentials(text) => {
             let message = format!("eventweir: the API server cannot be reached: {text}");
             Status::new(503, "ServiceUnavailable", message).with_retry_after(1)
         }

@@ -34,6 +34,7 @@ pub enum Mode {
 /// Metrics, and the state of history.
 #[derive(Debug, Clone)]
 pub struct Monitor {
+    mode: Mode,
     ready: CancellationToken,
     synced: IntGauge,
     news: IntCounterVec,
@@ -64,7 +65,7 @@ impl Monitor {
         if mode == Mode::Off {
             ready.cancel();
         }
-        Ok(Self { ready, synced, news, heard: Arc::default() })
+        Ok(Self { mode, ready, synced, news, heard: Arc::default() })
     }
 
     /// Whether eventweir may get events: the first list is complete, or no longer waited for.
@@ -75,6 +76,11 @@ impl Monitor {
     /// Returns a token that is cancelled once [`is_ready`](Self::is_ready).
     pub fn ready(&self) -> CancellationToken {
         self.ready.clone()
+    }
+
+    /// Whether the upstream's events are neither listed nor watched.
+    pub fn is_off(&self) -> bool {
+        self.mode == Mode::Off
     }
 
     /// Whether the upstream's events are known and followed.

@@ -243,7 +243,7 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     };
     let unseen = browser.evaluate(&number("not shown yet")).await;
     assert!(unseen.as_str().unwrap().starts_with(|first: char| first.is_ascii_digit()), "{unseen}");
-    assert_eq!(browser.evaluate(&number("history")).await, json!("not followed"));
+    assert_eq!(browser.evaluate(&number("history")).await, json!("off"));
     let taken = "document.querySelector('#shadow td:nth-child(3)').textContent === document.querySelector('#shadow td:nth-child(2)').textContent";
     browser.until(taken).await;
     assert_eq!(browser.evaluate("document.querySelectorAll('#shadow table').length").await, json!(2));

@@ -244,6 +244,7 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
     let history = match (admin.0.history.is_synced(), admin.0.history.heard(now)) {
         (true, Some(ago)) => format!("followed, last message {} ago", span(ago)),
         (false, Some(ago)) => format!("not followed for {}", span(ago)),
+        (_, None) if admin.0.history.is_off() => "off".to_owned(),
         (_, None) => "not followed".to_owned(),
     };
     [

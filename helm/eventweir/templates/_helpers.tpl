@@ -171,12 +171,12 @@ metadata:
 {{- toYaml (mergeOverwrite $derived (include "eventweir.given" . | fromYaml)) }}
 {{- end }}
 
-{{- /* The value `config`, with `enabled: on` for a section that is `on` alone. */}}
+{{- /* The value `config`, with `enabled` for a section that is `on` or `off` alone. */}}
 {{- define "eventweir.given" -}}
 {{- $config := deepCopy (default dict .Values.config) }}
 {{- range $key := list "passthrough" "admission" }}
-{{- with get $config $key }}
-{{- if not (kindIs "map" .) }}{{ $_ := set $config $key (dict "enabled" .) }}{{ end }}
+{{- if and (hasKey $config $key) (not (kindIs "map" (get $config $key))) }}
+{{- $_ := set $config $key (dict "enabled" (get $config $key)) }}
 {{- end }}
 {{- end }}
 {{- toYaml $config }}

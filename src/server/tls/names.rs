@@ -16,11 +16,12 @@ pub(super) fn read(certificate: &CertificateDer<'_>) -> Option<PeerCertificate> 
     let subject = certificate.tbs_certificate.subject;
     let values = |wanted: ObjectIdentifier| {
         let attributes = subject.0.iter().flat_map(|set| set.0.iter());
-        attributes.filter(move |attribute| attribute.oid == wanted).filter_map(|attribute| text(&attribute.value))
+        attributes.filter(move |attribute| attribute.oid == wanted).map(|attribute| text(&attribute.value))
     };
-    // Like Go, the last of several.
-    let common_name = values(COMMON_NAME).next_back().filter(|name| !name.is_empty())?;
-    Some(PeerCertificate { common_name, organizations: values(ORGANIZATION_NAME).collect(), expires })
+    // Like Go, the last of several. If that cannot be read, an earlier one may be another user's.
+    let common_name = values(COMMON_NAME).next_back().flatten().filter(|name| !name.is_empty())?;
+    let organizations = values(ORGANIZATION_NAME).flatten().collect();
+    Some(PeerCertificate { common_name, organizations, expires })
 }
 
 /// Returns the expiry of a certificate, in seconds since 1970.
@@ -81,6 +82,12 @@ mod tests {
         assert_eq!(expires(named.der()), Some(1_893_456_000));
         let unnamed = certificate(&[(DnType::OrganizationName, utf8("system:masters"))]);
         assert_eq!(read(unnamed.der()), None);
+        // rcgen takes the two names of one type as two types.
+        let (bmp, again) = (DnValue::BmpString("bob".try_into().unwrap()), DnType::CustomDnType(vec![2, 5, 4, 3]));
+        let named_twice = |last| certificate(&[(DnType::CommonName, utf8("admin")), (again.clone(), last)]);
+        assert_eq!(read(named_twice(utf8("bob")).der()).unwrap().common_name, "bob");
+        // Guards against: the apiserver reads this text, and would take the certificate for another user's.
+        assert_eq!(read(named_twice(bmp).der()), None);
         assert_eq!(read(&CertificateDer::from(vec![1, 2, 3])), None);
     }
 }

@@ -82,6 +82,19 @@ async fn a_refusal_of_our_credentials_is_not_the_callers() {
         assert!(reply.text().contains("eventweir's own credentials"), "{}", reply.text());
     }
     assert_eq!(get(node, &[("Authorization", "Bearer theirs")]).await.status, 401);
+    // Fault: so was that of a pod, which the API server only passes on.
+    for path in
+        ["/api/v1/namespaces/a/pods/b:80/proxy/c", "/api/v1/namespaces/a/services/b/proxy", "/api/v1/nodes/a/proxy/"]
+    {
+        for headers in [&[][..], &[("Connection", "Upgrade"), ("Upgrade", "websocket")]] {
+            assert_eq!(node.send("GET", path, headers, b"").await.status, 401, "{path}");
+        }
+    }
+    for path in
+        ["/api/v1/namespaces/a/pods/proxy", "/api/v1/namespaces/proxy", "/apis/apps/v1/namespaces/a/pods/b/proxy"]
+    {
+        assert_eq!(node.send("GET", path, &[], b"").await.status, 503, "{path}");
+    }
     program.stop().await;
 }
 

@@ -107,12 +107,12 @@ impl Forwarder {
     /// 400 for a path that is not valid for the API server; 503 if nothing was sent or our credentials were refused, so
     /// that any client may try again; 502 if the connection broke.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
-        let header = self.0.prepare(&mut request).await?;
+        let (is_proxied, header) = (is_proxied(request.uri()), self.0.prepare(&mut request).await?);
         let seat = self.seat();
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
         let answer = transport.send(request).await.map_err(|fault| unanswered(&*fault))?;
-        Ok((self.0.checked(answer, header.as_ref()).await?, seat))
+        Ok((if is_proxied { answer } else { self.0.checked(answer, header.as_ref()).await? }, seat))
     }
 
     /// Forwards a request for a protocol upgrade on a connection of its own, and waits for the head of the answer.
@@ -120,9 +120,9 @@ impl Forwarder {
     /// # Errors
     /// As [`Self::send`].
     pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Box<Status>> {
-        let header = self.0.prepare(&mut request).await?;
+        let (is_proxied, header) = (is_proxied(request.uri()), self.0.prepare(&mut request).await?);
         let answer = self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))?;
-        self.0.checked(answer, header.as_ref()).await
+        if is_proxied { Ok(answer) } else { self.0.checked(answer, header.as_ref()).await }
     }
 
     /// Takes a permit on the first connection that has one.
@@ -168,6 +168,17 @@ impl Inner {
         }
         Ok(answer)
     }
+}
+
+/// Whether a pod, service or node answers in place of the API server. Its 401 is about its own users.
+fn is_proxied(uri: &Uri) -> bool {
+    let mut parts = uri.path().split('/');
+    let parts: [&str; 8] = std::array::from_fn(|_| parts.next().unwrap_or_default());
+    matches!(
+        parts,
+        ["", "api", "v1", "namespaces", _, "pods" | "services", _, "proxy"]
+            | ["", "api", "v1", "nodes", _, "proxy", ..]
+    )
 }
 
 /// Returns a URI at the API server, with the path and query byte for byte. They are not read as a part of a longer text,

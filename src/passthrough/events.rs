@@ -1,4 +1,4 @@
-//! Requests for events: ingest answers, and what it cannot take is forwarded with the caller's token.
+//! Requests for events: ingest answers, and what it cannot take is forwarded.
 
 use std::hash::BuildHasher as _;
 use std::num::NonZeroUsize;

@@ -8,8 +8,8 @@
 //!
 //! Requests that a web page of another origin makes a browser send are refused first, on every path.
 //!
-//! Pass-through authenticates no one. The apiserver does so with the caller's token, and the layers of ingest do so for
-//! events. An event that these layers refuse is not forwarded.
+//! Pass-through authenticates only callers that it impersonates. The apiserver authenticates others by their token, and
+//! the layers of ingest authenticate callers of events. An event that these layers refuse is not forwarded.
 
 mod body;
 mod events;

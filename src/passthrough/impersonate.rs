@@ -16,6 +16,8 @@ const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
 /// Group that the apiserver adds to an impersonated user.
 const AUTHENTICATED: &str = "system:authenticated";
+/// Begins the name of a service account.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// Sends requests in the name of other users.
 #[derive(Debug)]
@@ -47,8 +49,8 @@ pub(super) fn has_certificate_alone(parts: &Parts) -> bool {
     !parts.headers.contains_key(AUTHORIZATION) && peer.is_some_and(|peer| peer.certificate.is_some())
 }
 
-/// Returns the headers that name a user; `None` if a header cannot carry a name. A server trims headers, so a name with
-/// spaces around it would become another user's.
+/// Returns the headers that name a user; `None` if headers cannot carry its names. A server trims headers, so a name with
+/// spaces around it would become another user's. To a service account without groups the apiserver adds some.
 fn naming(caller: &Caller) -> Option<HeaderMap> {
     let value =
         |name: &str| HeaderValue::from_bytes(name.as_bytes()).ok().filter(|_| !name.is_empty() && name.trim() == name);
@@ -57,7 +59,8 @@ fn naming(caller: &Caller) -> Option<HeaderMap> {
     for group in caller.groups.iter().filter(|group| *group != AUTHENTICATED) {
         headers.append(GROUP, value(group)?);
     }
-    Some(headers)
+    let gains_groups = caller.name.starts_with(SERVICE_ACCOUNT) && !headers.contains_key(GROUP);
+    (!gains_groups).then_some(headers)
 }
 
 fn forbidden(reason: &str) -> Status {
@@ -83,6 +86,10 @@ mod tests {
             expected(&["impersonate-user: system:node:a", "impersonate-group: system:nodes", "impersonate-group: ops"])
         );
         assert_eq!(named("Jürgen a", &[]), expected(&["impersonate-user: Jürgen a"]));
+        let account = "system:serviceaccount:a:b";
+        assert!(named(account, &["a"]).is_some());
+        // Guards against: the apiserver adds the groups of service accounts.
+        assert_eq!((named(account, &[]), named(account, &["system:authenticated"])), (None, None));
         for (name, group) in
             [("", "a"), (" admin", "a"), ("admin\t", "a"), ("a\r\nb", "a"), ("a", ""), ("a", "system:masters ")]
         {

@@ -126,7 +126,7 @@ pub async fn connect(config: &Config, clock: &Clock, metrics: upstream::Metrics)
         config::Backend::Apiserver => {
             let settings = &config.upstream.apiserver;
             let apiserver = Apiserver::connect(settings, clock.clone(), metrics).await?;
-            Upstream::Apiserver(if config.passthrough.impersonate {
+            Upstream::Apiserver(if config.passthrough.enabled && config.passthrough.impersonate {
                 apiserver.impersonating(settings).await?
             } else {
                 apiserver

@@ -111,7 +111,7 @@ impl Monitor {
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Follows the apiserver until dropped; with [`Mode::List`], until the list is complete. Dropping it is safe.
-pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: Monitor) {
+pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
     let clock = shards.clock().clone();
     let deadline = clock.now().mono.after(DEADLINE);
     let synced = monitor.synced.clone();
@@ -142,7 +142,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, mode: Mode, monitor: M
                 monitor.count("relist");
                 monitor.synced.set(1);
                 monitor.set_ready();
-                if mode == Mode::List {
+                if monitor.mode == Mode::List {
                     return;
                 }
             }

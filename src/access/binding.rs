@@ -13,7 +13,7 @@ use crate::event::{ApiGroup, Event};
 use crate::status::{Status, StatusCause};
 
 const NODE: &str = "system:node:";
-const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+pub(crate) const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// Settings of source binding.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -10,7 +10,7 @@ use super::cache::Key;
 use crate::server::PeerCertificate;
 
 /// Group of every authenticated caller.
-const AUTHENTICATED: &str = "system:authenticated";
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 

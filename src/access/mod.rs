@@ -32,6 +32,8 @@ use smol_str::SmolStr;
 
 pub use attributes::{Attributes, Target};
 pub use binding::Binding;
+pub(crate) use binding::SERVICE_ACCOUNT;
+pub(crate) use caller::AUTHENTICATED;
 pub use caller::Caller;
 pub use limits::{Kind, Limit};
 pub use metrics::Metrics;

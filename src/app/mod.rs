@@ -273,7 +273,7 @@ impl App {
         self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
         self.guard(runner.run(self.stop_delivery.clone()));
         self.shadow.set(config.shadow);
-        self.follow_upstream(config.upstream.history);
+        self.follow_upstream();
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
         tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face.is_some(), "listening");
@@ -282,9 +282,11 @@ impl App {
     }
 
     /// Starts following the events of an apiserver, or expiring those of the embedded store.
-    fn follow_upstream(self: &Arc<Self>, mode: history::Mode) {
-        if let (Upstream::Apiserver(apiserver), history::Mode::Watch | history::Mode::List) = (&self.upstream, mode) {
-            let following = history::follow(apiserver.clone(), self.shards.clone(), mode, self.history.clone());
+    fn follow_upstream(self: &Arc<Self>) {
+        if let Upstream::Apiserver(apiserver) = &self.upstream
+            && !self.history.is_off()
+        {
+            let following = history::follow(apiserver.clone(), self.shards.clone(), self.history.clone());
             let stop = self.stop_delivery.clone();
             self.tasks.spawn(async move { stop.run_until_cancelled(following).await });
         }

@@ -12,7 +12,7 @@ use super::Backend;
 use super::raw::{Entry, Value};
 use super::section::Section;
 use super::values::{self, Form};
-use crate::access::{AccessReview, Effect, Fairness, Kind, Limit, Rule, Settings, TokenReview, VERBS};
+use crate::access::{AccessReview, Effect, Fairness, Kind, Limit, Rule, SERVICE_ACCOUNT, Settings, TokenReview, VERBS};
 use crate::correlator::Pattern;
 
 /// LIMIT: rules of a policy, as of `correlation.rules`.
@@ -116,7 +116,7 @@ fn annotation() -> Form<'static, SmolStr> {
 
 fn components() -> Form<'static, BTreeMap<SmolStr, Vec<Pattern>>> {
     let component = |Entry { key, node, .. }: &Entry| {
-        let account = key.strip_prefix("system:serviceaccount:").and_then(|account| account.split_once(':'));
+        let account = key.strip_prefix(SERVICE_ACCOUNT).and_then(|account| account.split_once(':'));
         let is_account = account.is_some_and(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
         let patterns = values::patterns().read(&node.value).filter(|_| is_account)?;
         Some((SmolStr::new(key), patterns))

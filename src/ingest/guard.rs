@@ -23,6 +23,7 @@ use crate::event::{ApiGroup, Event, RareMeta};
 use crate::ledger::RejectReason;
 use crate::server::Peer;
 use crate::status::Status;
+use crate::upstream::apiserver::is_impersonation;
 
 /// Path of batches, whose events are authorised one by one.
 pub(super) const BATCH: &str = "/eventweir/v1/events";
@@ -89,7 +90,7 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> 
         let impersonate = Attributes { verb: SmolStr::new_static("impersonate"), target };
         return Err((impersonate.forbidden(&caller.name, ""), None));
     }
-    if head.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+    if head.headers.keys().any(is_impersonation) {
         let message = "Internal error occurred: a group, a uid or an extra is impersonated without Impersonate-User";
         return Err((Status::new(500, "InternalError", message), None));
     }

@@ -3,6 +3,8 @@
 use http::header::{CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::upstream::apiserver::is_impersonation;
+
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
@@ -52,9 +54,9 @@ pub(super) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE) && headers.get_all(CONNECTION).iter().flat_map(listed).any(|name| name == UPGRADE)
 }
 
-/// Whether the request has an impersonation header. Kubernetes has several.
+/// Whether the request has an impersonation header.
 pub(super) fn impersonates(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| name.as_str().starts_with("impersonate-"))
+    headers.keys().any(is_impersonation)
 }
 
 #[cfg(test)]

@@ -6,18 +6,13 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::headers;
-use crate::access::{Access, Caller};
+use crate::access::{AUTHENTICATED, Access, Caller, SERVICE_ACCOUNT};
 use crate::server::Peer;
 use crate::status::Status;
 use crate::upstream::apiserver::Forwarder;
 
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
-
-/// Group that the apiserver adds to an impersonated user.
-const AUTHENTICATED: &str = "system:authenticated";
-/// Begins the name of a service account.
-const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// Sends requests in the name of other users.
 #[derive(Debug)]
@@ -50,7 +45,8 @@ pub(super) fn has_certificate_alone(parts: &Parts) -> bool {
 }
 
 /// Returns the headers that name a user; `None` if headers cannot carry its names. A server trims headers, so a name with
-/// spaces around it would become another user's. To a service account without groups the apiserver adds some.
+/// spaces around it would become another user's. The apiserver adds the group of authenticated users itself, and also
+/// the groups of a service account that names none.
 fn naming(caller: &Caller) -> Option<HeaderMap> {
     let value =
         |name: &str| HeaderValue::from_bytes(name.as_bytes()).ok().filter(|_| !name.is_empty() && name.trim() == name);

@@ -82,11 +82,7 @@ auth:
 	if err := callers.takenBack(); err != nil {
 		return err
 	}
-	end, err := finish(w, x)
-	if err != nil {
-		return err
-	}
-	records, err := r.records(x, r.long)
+	end, records, err := r.result(w, x, r.long)
 	if err != nil {
 		return err
 	}

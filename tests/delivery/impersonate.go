@@ -44,11 +44,7 @@ passthrough: {enabled: on, impersonate: true}
 	if err := r.impersonated(w, newCallers(r, w, ca, clientCA)); err != nil {
 		return err
 	}
-	end, err := finish(w, x)
-	if err != nil {
-		return err
-	}
-	records, err := r.records(x, r.long)
+	end, records, err := r.result(w, x, r.long)
 	if err != nil {
 		return err
 	}

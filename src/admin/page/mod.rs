@@ -172,7 +172,7 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
         // Only the first word of the first is announced, because numbers change all the time.
         let (word, text) = alarm.split_once(':').unwrap_or((alarm, ""));
         html.tag(if number == 0 { "<strong role=\"status\"" } else { "<br><strong" });
-        html.tag(if *word == *"OK" { " class=\"good\">" } else { " class=\"alarm\">" });
+        html.tag(if word == "OK" { " class=\"good\">" } else { " class=\"alarm\">" });
         html.text(word).tag("</strong>:").text(text);
         if !target.is_empty() {
             let page = if target.starts_with("eventweir_") { "metrics#:~:text=" } else { "" };

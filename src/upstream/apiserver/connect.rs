@@ -117,12 +117,12 @@ fn plugin(error: &AuthError) -> Option<String> {
     }
 }
 
-/// Our credentials. Clones share a token, and the runs of an exec plugin.
-#[derive(Debug, Clone)]
+/// Our credentials.
+#[derive(Debug)]
 pub(super) struct Credentials {
     /// kube's layers, which add headers. Answers a request with its headers.
     layers: BoxCloneSyncService<http::Request<Body>, Response<()>, BoxError>,
-    token: Option<Arc<TokenFile>>,
+    token: Option<TokenFile>,
 }
 
 impl Credentials {
@@ -131,7 +131,7 @@ impl Credentials {
     /// LIMIT: a client *certificate* from an exec plugin is not renewed; after its expiry, requests get 401 until a
     /// restart.
     pub(super) async fn of(config: &mut kube::Config, clock: Clock) -> Result<Self, Error> {
-        let token = TokenFile::take(&mut config.auth_info, clock).await?.map(Arc::new);
+        let token = TokenFile::take(&mut config.auth_info, clock).await?;
         // kube panics for such a token, of the kubeconfig or of its exec plugin.
         let auth_layer = catch_unwind(AssertUnwindSafe(|| config.auth_layer())).map_err(|_panic| {
             Error::Client(Unread("the kubeconfig's token has characters that a header cannot have".to_owned()))
@@ -186,10 +186,10 @@ pub(super) async fn service(
 > {
     let mut config = config(settings).await?;
     tracing::info!(url = without_user(&config.cluster_url), "the upstream is an API server");
-    let credentials = Credentials::of(&mut config, clock.clone()).await?;
+    let credentials = Arc::new(Credentials::of(&mut config, clock.clone()).await?);
     let transport = Arc::new(Transport::<Body>::new(&config, settings.timeout)?);
     let send = move |mut request: http::Request<Body>| {
-        let (transport, credentials) = (Arc::clone(&transport), credentials.clone());
+        let (transport, credentials) = (Arc::clone(&transport), Arc::clone(&credentials));
         async move {
             let headers = credentials.headers().await?;
             let header = headers.get(AUTHORIZATION).cloned();

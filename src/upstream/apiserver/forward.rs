@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::uri::{InvalidUriParts, PathAndQuery};
-use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
@@ -107,12 +107,12 @@ impl Forwarder {
     /// 400 for a path that is not valid for the API server; 503 if nothing was sent or our credentials were refused, so
     /// that any client may try again; 502 if the connection broke.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
-        let (is_proxied, header) = (is_proxied(request.uri()), self.0.prepare(&mut request).await?);
+        let ours = self.0.prepare(&mut request).await?;
         let seat = self.seat();
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
         let answer = transport.send(request).await.map_err(|fault| unanswered(&*fault))?;
-        Ok((if is_proxied { answer } else { self.0.checked(answer, header.as_ref()).await? }, seat))
+        Ok((self.0.checked(answer, ours).await?, seat))
     }
 
     /// Forwards a request for a protocol upgrade on a connection of its own, and waits for the head of the answer.
@@ -120,9 +120,9 @@ impl Forwarder {
     /// # Errors
     /// As [`Self::send`].
     pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Box<Status>> {
-        let (is_proxied, header) = (is_proxied(request.uri()), self.0.prepare(&mut request).await?);
+        let ours = self.0.prepare(&mut request).await?;
         let answer = self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))?;
-        if is_proxied { Ok(answer) } else { self.0.checked(answer, header.as_ref()).await }
+        self.0.checked(answer, ours).await
     }
 
     /// Takes a permit on the first connection that has one.
@@ -142,32 +142,38 @@ impl Forwarder {
 }
 
 impl Inner {
-    /// Addresses a request to the API server, and adds our credentials. Returns our `Authorization` header.
-    async fn prepare(&self, request: &mut Request<Outgoing>) -> Result<Option<HeaderValue>, Box<Status>> {
+    /// Addresses a request to the API server, and adds our credentials. Returns their headers if a 401 is about them.
+    async fn prepare(&self, request: &mut Request<Outgoing>) -> Result<Option<HeaderMap>, Box<Status>> {
+        let is_proxied = self.credentials.is_some() && is_proxied(request.uri());
         let wrong = |fault| Status::bad_request(format!("eventweir: the path cannot be forwarded: {fault}"));
         *request.uri_mut() = at(&self.cluster, request.uri()).map_err(wrong)?;
         let Some(credentials) = &self.credentials else { return Ok(None) };
         let headers = credentials.headers().await.map_err(|fault| unanswered(&*fault))?;
         // The request names the caller. No part of a user that our kubeconfig names with `as` may be added.
-        let kept = headers.iter().filter(|(name, _)| !name.as_str().starts_with("impersonate-"));
+        let kept = headers.iter().filter(|(name, _)| !is_impersonation(name));
         request.headers_mut().extend(kept.map(|(name, value)| (name.clone(), value.clone())));
-        Ok(headers.get(AUTHORIZATION).cloned())
+        Ok((!is_proxied).then_some(headers))
     }
 
     /// Returns the answer, unless it refuses our credentials: the caller would take that for a refusal of its own.
     async fn checked(
         &self,
         answer: Response<Incoming>,
-        header: Option<&HeaderValue>,
+        ours: Option<HeaderMap>,
     ) -> Result<Response<Incoming>, Box<Status>> {
-        let Some(credentials) = &self.credentials else { return Ok(answer) };
-        credentials.note(&answer, header).await;
+        let (Some(credentials), Some(ours)) = (&self.credentials, ours) else { return Ok(answer) };
+        credentials.note(&answer, ours.get(AUTHORIZATION)).await;
         if answer.status() == StatusCode::UNAUTHORIZED {
             let message = "eventweir: the API server refuses eventweir's own credentials";
             return Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1).into());
         }
         Ok(answer)
     }
+}
+
+/// Whether a header is one of the API server's for impersonation. It has several, and their names share a beginning.
+pub fn is_impersonation(name: &HeaderName) -> bool {
+    name.as_str().starts_with("impersonate-")
 }
 
 /// Whether a pod, service or node answers in place of the API server. Its 401 is about its own users.

@@ -35,7 +35,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 pub(crate) use connect::cause_of;
 pub use connect::{Error, Settings};
-pub use forward::{Forwarder, Outgoing, Seat};
+pub use forward::{Forwarder, Outgoing, Seat, is_impersonation};
 pub use history::News;
 pub use watch::Frames;
 

@@ -1,22 +1,12 @@
 //! `explain` and `tap`: query a running eventweir.
 
-use std::borrow::Cow;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use kube::client::{Body, ConfigExt as _};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use serde_json::Value;
-use tokio::net::UnixStream;
-use tower::{BoxError, ServiceBuilder, service_fn};
 
+use super::remote::{STRANGER, Server};
 use super::report::plural;
 use super::{Error, end, print, print_document, runtime, table};
 use crate::cli::{Explain, Format, Remote, Tap};
@@ -26,215 +16,45 @@ use crate::upstream::apiserver::cause_of;
 /// Greatest width of a cell.
 pub(super) const WIDTH: usize = 60;
 
-/// Longest wait for an answer, and for its end. The server may wait for an API server before it answers.
-const DEADLINE: Duration = Duration::from_secs(30);
-
 /// Pause before the next tap, if the last one ended without a line.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A client of a running eventweir.
-pub(super) struct Server {
-    client: kube::Client,
-    url: String,
-    /// File of the token, which is replaced before the token expires.
-    token_file: Option<PathBuf>,
+/// Prints the lines of the tap until `time` has passed or Ctrl-C.
+pub(super) async fn print_tap(
+    server: &Server,
+    query: &[(&str, &str)],
+    output: Format,
+    time: Option<Duration>,
+) -> Result<(), Error> {
+    tokio::select! {
+        () = end(time) => Ok(()),
+        ended = follow(server, query, output) => ended,
+    }
 }
 
-impl Server {
-    /// Connects to the only server, in a new runtime.
-    pub(super) fn of(remote: &Remote) -> Result<(Self, tokio::runtime::Runtime), Error> {
-        let [url] = &*remote.server else {
-            return Err(Error::Input("--server: only `explain` accepts several".to_owned()));
-        };
-        let runtime = runtime()?;
-        let within = runtime.enter();
-        let server = Self::connect(url, remote)?;
-        drop(within);
-        Ok((server, runtime))
-    }
-
-    /// Connects; call it in a runtime.
-    fn connect(url: &str, remote: &Remote) -> Result<Self, Error> {
-        let socket = url.strip_prefix("unix:");
-        let address: http::Uri = match socket {
-            Some(_) => http::Uri::from_static("http://localhost"),
-            None => uri_of("--server", url, &["http", "https"])?,
-        };
-        let mut config = kube::Config::new(address);
-        if let Some(path) = &remote.certificate_authority {
-            let flag = "--certificate-authority";
-            let pem = std::fs::read(path).map_err(|error| unusable(flag, path, &error))?;
-            let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-            let read = read.ok().filter(|read| !read.is_empty());
-            let read = read.ok_or_else(|| unusable(flag, path, &"holds no certificate in PEM"))?;
-            config.root_cert = Some(read.into_iter().map(|certificate| certificate.to_vec()).collect());
-        }
-        let auth = &mut config.auth_info;
-        for (flag, path, name) in [
-            ("--client-certificate", &remote.client_certificate, &mut auth.client_certificate),
-            ("--client-key", &remote.client_key, &mut auth.client_key),
-        ] {
-            let Some(path) = path else { continue };
-            // kube's error does not name the file.
-            std::fs::File::open(path).map_err(|error| unusable(flag, path, &error))?;
-            *name = Some(path.display().to_string());
-        }
-        let client = match socket {
-            Some(path) => over_socket(&config, path.into()),
-            None => kube::Client::try_from(config),
-        };
-        let client = client.map_err(|error| Error::Input(format!("--server {url}: {}", cause_of(&error))))?;
-        Ok(Self { client, url: url.to_owned(), token_file: remote.token_file.clone() })
-    }
-
-    /// Returns the answer's head if it is of this type, as eventweir's answers are.
-    async fn ask(&self, path: &str, query: &[(&str, &str)], content_type: &str) -> Result<http::Response<Body>, Error> {
-        let mut pairs = form_urlencoded::Serializer::new(String::new());
-        pairs.extend_pairs(query.iter().filter(|(_, value)| !value.is_empty()));
-        let mut request = http::Request::get(format!("/eventweir/v1/{path}?{}", pairs.finish()));
-        if let Some(path) = &self.token_file {
-            let token = std::fs::read_to_string(path).map_err(|error| unusable("--token-file", path, &error))?;
-            let header = HeaderValue::try_from(format!("Bearer {}", token.trim())).ok();
-            let header = header.filter(|_| !token.trim().is_empty());
-            let header = header.ok_or_else(|| unusable("--token-file", path, &"holds no token"))?;
-            request = request.header(AUTHORIZATION, header);
-        }
-        let request = request.body(Body::empty()).map_err(|error| Error::Input(error.to_string()))?;
-        let answer = match tokio::time::timeout(DEADLINE, self.client.send(request)).await {
-            Ok(answer) => answer.map_err(|error| self.silent(&unanswered(&error)))?,
-            Err(_elapsed) => return Err(self.silent(&format!("no answer within {} s", DEADLINE.as_secs()))),
-        };
-        let code = answer.status();
-        if code.is_success() {
-            let is_ours =
-                answer.headers().get(CONTENT_TYPE).is_some_and(|found| found.as_bytes() == content_type.as_bytes());
-            return if is_ours { Ok(answer) } else { Err(self.silent(STRANGER)) };
-        }
-        let body = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await;
-        let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        let refusal = refusal(code, &body);
-        // The command line has a mistake if the server cannot read the request.
-        let is_mistake = code == StatusCode::BAD_REQUEST;
-        Err(if is_mistake { Error::Input(format!("{}: {refusal}", self.url)) } else { self.silent(&refusal) })
-    }
-
-    /// Returns the error of a server that does not say what it was asked.
-    fn silent(&self, why: &str) -> Error {
-        Error::NotReady(format!("{}: {why}", self.url))
-    }
-
-    pub(super) async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
-        let body = self.ask(path, query, "application/json").await?.into_body().collect();
-        let late = |_elapsed| self.silent(&format!("no end of the answer within {} s", DEADLINE.as_secs()));
-        let body = tokio::time::timeout(DEADLINE, body).await.map_err(late)?;
-        let body = body.map_err(|error| self.silent(&cause_of(&error)))?.to_bytes();
-        serde_json::from_slice(&body).map_err(|_not_json| self.silent(STRANGER))
-    }
-
-    /// Prints the lines of the tap until `time` has passed or Ctrl-C.
-    pub(super) async fn tap(
-        &self,
-        query: &[(&str, &str)],
-        output: Format,
-        time: Option<Duration>,
-    ) -> Result<(), Error> {
-        tokio::select! {
-            () = end(time) => Ok(()),
-            ended = self.follow(query, output) => ended,
-        }
-    }
-
-    async fn follow(&self, query: &[(&str, &str)], output: Format) -> Result<(), Error> {
-        loop {
-            let mut body = self.ask("tap", query, "application/x-ndjson").await?.into_body();
-            let (mut rest, mut is_empty) = (Vec::new(), true);
-            while let Some(frame) = body.frame().await {
-                let frame = frame.map_err(|error| self.silent(&cause_of(&error)))?;
-                rest.extend_from_slice(&frame.into_data().unwrap_or_default());
-                while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-                    let line: Vec<u8> = rest.drain(..=end).collect();
-                    let value: Value = serde_json::from_slice(&line).map_err(|_not_json| self.silent(STRANGER))?;
-                    is_empty = false;
-                    match output {
-                        Format::Json => print_document(&String::from_utf8_lossy(&line))?,
-                        Format::Yaml => print_document(&yaml_document(&value))?,
-                        Format::Table => print(&tap_line(&value).unwrap_or_default())?,
-                    }
+async fn follow(server: &Server, query: &[(&str, &str)], output: Format) -> Result<(), Error> {
+    loop {
+        let mut body = server.ask("tap", query, "application/x-ndjson").await?.into_body();
+        let (mut rest, mut is_empty) = (Vec::new(), true);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| server.silent(&cause_of(&error)))?;
+            rest.extend_from_slice(&frame.into_data().unwrap_or_default());
+            while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                let value: Value = serde_json::from_slice(&line).map_err(|_not_json| server.silent(STRANGER))?;
+                is_empty = false;
+                match output {
+                    Format::Json => print_document(&String::from_utf8_lossy(&line))?,
+                    Format::Yaml => print_document(&yaml_document(&value))?,
+                    Format::Table => print(&tap_line(&value).unwrap_or_default())?,
                 }
             }
-            // The server ends a tap after an hour, and when it stops; another replica may go on.
-            if is_empty {
-                tokio::time::sleep(PAUSE).await;
-            }
+        }
+        // The server ends a tap after an hour, and when it stops; another replica may go on.
+        if is_empty {
+            tokio::time::sleep(PAUSE).await;
         }
     }
-}
-
-fn unusable(flag: &str, path: &Path, error: &dyn std::fmt::Display) -> Error {
-    Error::Input(format!("{flag} {}: {error}", path.display()))
-}
-
-/// The error of an answer that is not eventweir's.
-const STRANGER: &str = "the answer is not eventweir's; check the address";
-
-/// Returns the address that an option names.
-pub(super) fn uri_of(flag: &str, url: &str, schemes: &[&str]) -> Result<http::Uri, Error> {
-    let is_fine = |uri: &http::Uri| {
-        let authority = uri.authority().map_or("", http::uri::Authority::as_str);
-        let is_known = uri.scheme_str().is_some_and(|scheme| schemes.contains(&scheme));
-        let port = authority.rsplit_once(':').map(|(_, port)| port).filter(|_| !authority.ends_with(']'));
-        is_known && !authority.contains('@') && port.is_none_or(|port| port.parse::<u16>().is_ok())
-    };
-    url.parse().ok().filter(is_fine).ok_or_else(|| {
-        // A user's password is not repeated.
-        let shown = if url.contains('@') { "an address with @" } else { url };
-        let expected = schemes.iter().map(|scheme| format!("{scheme}://HOST:PORT")).collect::<Vec<_>>().join(", ");
-        let or_socket = if flag == "--server" { " or unix:PATH" } else { "" };
-        Error::Input(format!("{flag} {shown}: expected {expected}{or_socket}"))
-    })
-}
-
-/// Returns why there is no answer, and what to do.
-pub(super) fn unanswered(error: &(dyn std::error::Error + 'static)) -> String {
-    let cause = cause_of(error);
-    if cause.contains("corrupt message") {
-        "the server does not use TLS; use http://".to_owned()
-    } else if cause.contains("UnknownIssuer") {
-        "the server's certificate is of an unknown authority; name it with --certificate-authority".to_owned()
-    } else if cause.contains("Connection refused") {
-        format!("{cause}; is eventweir running there?")
-    } else {
-        cause
-    }
-}
-
-/// Returns the text of a refusal: the message of a Status, or plain text, as from a listener that expects TLS.
-pub(super) fn refusal(code: StatusCode, body: &[u8]) -> String {
-    let status: Value = serde_json::from_slice(body).unwrap_or_default();
-    let message = status["message"].as_str().map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
-    let message = clean(message.trim(), 1000);
-    let advice = match code {
-        StatusCode::UNAUTHORIZED => "; name a token with --token-file, or a certificate with --client-certificate",
-        StatusCode::NOT_FOUND => "; check the address",
-        _ => "",
-    };
-    if message.is_empty() || code.canonical_reason() == Some(&message) {
-        format!("{code}{advice}")
-    } else {
-        format!("{code}: {message}{advice}")
-    }
-}
-
-/// Returns a client of a server that listens on a Unix domain socket.
-fn over_socket(config: &kube::Config, path: PathBuf) -> kube::Result<kube::Client> {
-    let connect = service_fn(move |_: http::Uri| {
-        let path = path.clone();
-        Box::pin(async { UnixStream::connect(path).await.map(TokioIo::new) })
-    });
-    let client = HttpClient::builder(TokioExecutor::new()).build(connect);
-    let layers = ServiceBuilder::new().layer(config.base_uri_layer()).option_layer(config.auth_layer()?);
-    let service = layers.map_err(BoxError::from).service(client);
-    Ok(kube::Client::new(service, &config.default_namespace))
 }
 
 /// Formats a document as one of several in YAML.
@@ -296,7 +116,7 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         let first = &document["objects"][0];
         let object = followed(explain, first).ok_or(Error::NothingKnown)?;
         let query = [("namespace", &*explain.namespace), ("object", &object), ("source", source), ("reason", reason)];
-        server.tap(&query, explain.output, None).await
+        print_tap(server, &query, explain.output, None).await
     })
 }
 
@@ -461,7 +281,7 @@ pub fn tap(tap: &Tap) -> Result<(), Error> {
         ("max-rate", &max_rate),
     ]
     .map(|(key, value)| (key, value.as_deref().unwrap_or_default()));
-    runtime.block_on(server.tap(&query, tap.output, tap.time))
+    runtime.block_on(print_tap(&server, &query, tap.output, tap.time))
 }
 
 #[cfg(test)]
@@ -500,34 +320,11 @@ mod tests {
         assert_eq!(column("kubelet"), column("zz"), "a text is on the left:\n{text}");
     }
 
-    /// Fault: a server that accepts and does not answer was waited for for ever.
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_has_a_deadline() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
-        let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let server = Server::connect(&format!("unix:{}", path.display()), &remote()).unwrap();
-        let error = server.document("explain", &[]).await.unwrap_err().to_string();
-        assert!(error.ends_with("socket: no answer within 30 s"), "{error}");
-    }
-
-    #[test]
-    fn an_address_without_a_scheme_is_refused() {
-        for url in ["localhost:8080", "eventweir", "ftp://localhost"] {
-            let remote = Remote { server: vec![url.to_owned()], ..remote() };
-            assert!(matches!(Server::of(&remote), Err(Error::Input(_))), "{url}");
-        }
-    }
-
     fn explain_of(arguments: &[&str]) -> Explain {
         use clap::Parser as _;
         let cli = crate::cli::Cli::try_parse_from(["eventweir", "explain"].iter().chain(arguments)).unwrap();
         let crate::cli::Command::Explain(explain) = cli.command else { unreachable!() };
         explain
-    }
-
-    fn remote() -> Remote {
-        explain_of(&["pod/a"]).remote
     }
 
     #[test]
@@ -543,17 +340,6 @@ mod tests {
         ] {
             assert_eq!(followed(&explain_of(&arguments), first).as_deref(), object, "{arguments:?} {first}");
         }
-    }
-
-    #[test]
-    fn a_refusal_is_shown_with_what_to_do() {
-        let text = "Client sent an HTTP request to an HTTPS server.";
-        assert_eq!(refusal(StatusCode::BAD_REQUEST, text.as_bytes()), format!("400 Bad Request: {text}"));
-        assert_eq!(refusal(StatusCode::FORBIDDEN, br#"{"message":"no\u001b"}"#), "403 Forbidden: no\u{fffd}");
-        assert_eq!(refusal(StatusCode::NOT_FOUND, b""), "404 Not Found; check the address");
-        assert!(
-            refusal(StatusCode::UNAUTHORIZED, br#"{"message":"Unauthorized"}"#).starts_with("401 Unauthorized; name")
-        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod demo;
 mod keys;
 mod look;
 mod observe;
+mod remote;
 mod replay;
 mod report;
 mod serve;
@@ -181,13 +182,13 @@ pub fn config_schema() -> Result<(), Error> {
 /// # Errors
 /// When it is not ready, or does not answer within five seconds.
 pub fn healthcheck(check: &Healthcheck) -> Result<(), Error> {
-    look::uri_of("--admin", &check.admin, &["http"])?;
+    remote::uri_of("--admin", &check.admin, &["http"])?;
     let uri = format!("{}/readyz", check.admin.trim_end_matches('/'));
     let answer = runtime()?.block_on(async { tokio::time::timeout(DEADLINE, ask(&uri)).await });
     let fault = match answer {
         Ok(Ok((code, body))) if code.is_success() => return print(&String::from_utf8_lossy(&body)),
-        Ok(Ok((code, body))) => look::refusal(code, &body),
-        Ok(Err(error)) => look::unanswered(&*error),
+        Ok(Ok((code, body))) => remote::refusal(code, &body),
+        Ok(Err(error)) => remote::unanswered(&*error),
         Err(_elapsed) => format!("no answer within {} s", DEADLINE.as_secs()),
     };
     Err(Error::NotReady(format!("{uri}: {fault}")))

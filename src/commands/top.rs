@@ -8,7 +8,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use unicode_width::UnicodeWidthChar as _;
 
 use super::keys::{Key, Keys, size};
-use super::look::{Server, WIDTH, explained};
+use super::look::{WIDTH, explained, print_tap};
+use super::remote::Server;
 use super::report::thousands;
 use super::{Error, print, print_document, printable, table, write};
 use crate::cli::{By, Format, Top};
@@ -322,7 +323,7 @@ async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
                 draw("Press any key to go back.")?;
                 let question: Vec<_> = question.into_iter().chain([("max-rate", "100")]).collect();
                 tokio::select! {
-                    ended = server.tap(&question, Format::Table, None) => fault = ended.err(),
+                    ended = print_tap(server, &question, Format::Table, None) => fault = ended.err(),
                     () = async { while pressed(&mut keys).await == Key::Resized {} } => {}
                 }
             }

@@ -317,10 +317,24 @@ pub struct Remote {
     /// because a replica finds only events that it has received itself.
     #[arg(long, value_name = "URL", env = "EVENTWEIR_SERVER", default_value = "http://127.0.0.1:8080")]
     pub server: Vec<String>,
+    /// Query the pods of this Service instead, by the API server's port forwarding [default: eventweir/eventweir].
+    #[arg(long, value_name = "NAMESPACE[/NAME]", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "eventweir")]
+    pub in_cluster: Option<String>,
+    /// Only this pod; `tap` and `top` need it if there are several.
+    #[arg(long, value_name = "NAME", requires = "in_cluster")]
+    pub pod: Option<String>,
+    /// Kubeconfig for --in-cluster [default: as kubectl]. Its token is also sent to eventweir, by TLS only.
+    #[arg(long, value_name = "FILE", requires = "in_cluster")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig.
+    #[arg(long, value_name = "NAME", requires = "in_cluster")]
+    pub context: Option<String>,
     /// File with the bearer token to send.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Authorities of the server's certificate in PEM.
+    /// Authorities of the server's certificate in PEM [default: the system's; with --in-cluster those that the chart
+    /// publishes].
     #[arg(long, value_name = "FILE")]
     pub certificate_authority: Option<PathBuf>,
     /// Client certificate to present, in PEM.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::remote::{STRANGER, Server};
 use super::report::plural;
 use super::{Error, end, print, print_document, runtime, table};
-use crate::cli::{Explain, Format, Remote, Tap};
+use crate::cli::{Explain, Format, Tap};
 use crate::explain::clean;
 use crate::upstream::apiserver::cause_of;
 
@@ -98,14 +98,16 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         ("reason", reason),
     ];
     runtime.block_on(async {
-        let (mut answers, silent) = ask_all(&explain.remote, &query).await?;
+        let servers = Server::all(&explain.remote).await?;
+        let is_one = servers.len() == 1;
+        let (mut answers, silent) = ask_all(servers, &query).await;
         let knows = |(_, document): &(Server, Value)| !document["objects"][0].is_null();
         let is_known = answers.iter().any(knows);
         answers.retain(|answer| !is_known || knows(answer));
         for (server, document) in &answers {
-            let url = Some(&*server.url).filter(|_| explain.remote.server.len() > 1);
+            let name = Some(&*server.name).filter(|_| !is_one);
             let print = if explain.output == Format::Table { print } else { print_document };
-            print(&shown(url, document.clone(), explain.output))?;
+            print(&shown(name, document.clone(), explain.output))?;
         }
         let Some((server, document)) = answers.first().filter(|_| is_known || explain.follow) else {
             return Err(silent.unwrap_or(Error::NothingKnown));
@@ -131,34 +133,33 @@ fn followed(explain: &Explain, first: &Value) -> Option<String> {
 }
 
 /// Returns the replicas' answers, and the error of the last one that did not answer.
-async fn ask_all(remote: &Remote, query: &[(&str, &str)]) -> Result<(Vec<(Server, Value)>, Option<Error>), Error> {
-    let (mut answers, mut silent) = (Vec::new(), None);
-    for url in &remote.server {
-        let server = Server::connect(url, remote)?;
+async fn ask_all(servers: Vec<Server>, query: &[(&str, &str)]) -> (Vec<(Server, Value)>, Option<Error>) {
+    let (mut answers, mut silent, is_one) = (Vec::new(), None, servers.len() == 1);
+    for server in servers {
         match server.document("explain", query).await {
             Ok(document) => answers.push((server, document)),
             // Another replica may know the object.
             Err(error) => {
-                if remote.server.len() > 1 {
+                if !is_one {
                     drop(writeln!(std::io::stderr(), "{error}"));
                 }
                 silent = Some(error);
             }
         }
     }
-    Ok((answers, silent))
+    (answers, silent)
 }
 
-/// Formats one answer, with the server's address if there are several.
-fn shown(url: Option<&str>, mut document: Value, output: Format) -> String {
-    if let Some(url) = url.filter(|_| output != Format::Table) {
-        document["server"] = url.into();
+/// Formats one answer, with the server's name if there are several.
+fn shown(name: Option<&str>, mut document: Value, output: Format) -> String {
+    if let Some(name) = name.filter(|_| output != Format::Table) {
+        document["server"] = name.into();
     }
     match output {
         Format::Json => format!("{document:#}\n"),
-        Format::Yaml if url.is_some() => yaml_document(&document),
+        Format::Yaml if name.is_some() => yaml_document(&document),
         Format::Yaml => serde_saphyr::to_string(&document).unwrap_or_default(),
-        Format::Table => url.map(|url| format!("{url}\n")).unwrap_or_default() + &explained(&document),
+        Format::Table => name.map(|name| format!("{name}\n")).unwrap_or_default() + &explained(&document),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The subcommands, between the command line and the library.
 
 mod demo;
+mod in_cluster;
 mod keys;
 mod look;
 mod observe;

@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::TryFutureExt as _;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt as _;
@@ -16,67 +18,71 @@ use serde_json::Value;
 use tokio::net::UnixStream;
 use tower::{BoxError, ServiceBuilder, service_fn};
 
-use super::{Error, runtime};
+use super::{Error, in_cluster, runtime};
 use crate::cli::Remote;
 use crate::explain::clean;
 use crate::upstream::apiserver::cause_of;
 
 /// Longest wait for an answer, and for its end. The server may wait for an API server before it answers.
-const DEADLINE: Duration = Duration::from_secs(30);
+pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A client of a running eventweir.
 pub(super) struct Server {
     client: kube::Client,
-    pub(super) url: String,
+    /// Its address, or its pod.
+    pub(super) name: String,
     /// File of the token, which is replaced before the token expires.
     token_file: Option<PathBuf>,
+    fault: Arc<OnceLock<String>>,
 }
 
 impl Server {
     /// Connects to the only server, in a new runtime.
     pub(super) fn of(remote: &Remote) -> Result<(Self, tokio::runtime::Runtime), Error> {
-        let [url] = &*remote.server else {
-            return Err(Error::Input("--server: only `explain` accepts several".to_owned()));
-        };
         let runtime = runtime()?;
-        let within = runtime.enter();
-        let server = Self::connect(url, remote)?;
-        drop(within);
-        Ok((server, runtime))
+        let mut servers = runtime.block_on(Self::all(remote))?;
+        match servers.pop() {
+            Some(server) if servers.is_empty() => Ok((server, runtime)),
+            _ if remote.in_cluster.is_some() => {
+                Err(Error::Input("--in-cluster: several pods are running; name one with --pod".to_owned()))
+            }
+            _ => Err(Error::Input("--server: only `explain` accepts several".to_owned())),
+        }
+    }
+
+    /// Connects to every server that the flags name.
+    pub(super) async fn all(remote: &Remote) -> Result<Vec<Self>, Error> {
+        match &remote.in_cluster {
+            Some(service) => in_cluster::replicas(service, remote).await,
+            None => remote.server.iter().map(|url| Self::connect(url, remote)).collect(),
+        }
     }
 
     /// Connects; call it in a runtime.
-    pub(super) fn connect(url: &str, remote: &Remote) -> Result<Self, Error> {
-        let socket = url.strip_prefix("unix:");
+    fn connect(url: &str, remote: &Remote) -> Result<Self, Error> {
+        let socket = url.strip_prefix("unix:").map(PathBuf::from);
         let address: http::Uri = match socket {
             Some(_) => http::Uri::from_static("http://localhost"),
             None => uri_of("--server", url, &["http", "https"])?,
         };
         let mut config = kube::Config::new(address);
-        if let Some(path) = &remote.certificate_authority {
-            let flag = "--certificate-authority";
-            let pem = std::fs::read(path).map_err(|error| unusable(flag, path, &error))?;
-            let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-            let read = read.ok().filter(|read| !read.is_empty());
-            let read = read.ok_or_else(|| unusable(flag, path, &"holds no certificate in PEM"))?;
-            config.root_cert = Some(read.into_iter().map(|certificate| certificate.to_vec()).collect());
-        }
-        let auth = &mut config.auth_info;
-        for (flag, path, name) in [
-            ("--client-certificate", &remote.client_certificate, &mut auth.client_certificate),
-            ("--client-key", &remote.client_key, &mut auth.client_key),
-        ] {
-            let Some(path) = path else { continue };
-            // kube's error does not name the file.
-            std::fs::File::open(path).map_err(|error| unusable(flag, path, &error))?;
-            *name = Some(path.display().to_string());
-        }
+        config.root_cert = authorities(remote)?;
+        credentials(&mut config, remote)?;
         let client = match socket {
-            Some(path) => over_socket(&config, path.into()),
+            Some(path) => client(&config, move || UnixStream::connect(path.clone())),
             None => kube::Client::try_from(config),
         };
         let client = client.map_err(|error| Error::Input(format!("--server {url}: {}", cause_of(&error))))?;
-        Ok(Self { client, url: url.to_owned(), token_file: remote.token_file.clone() })
+        Ok(Self::new(client, url.to_owned(), remote))
+    }
+
+    pub(super) fn new(client: kube::Client, name: String, remote: &Remote) -> Self {
+        Self { client, name, token_file: remote.token_file.clone(), fault: Arc::default() }
+    }
+
+    /// Sets where the connection's fault will be, if something between us and the server reports it.
+    pub(super) fn with_fault(self, fault: Arc<OnceLock<String>>) -> Self {
+        Self { fault, ..self }
     }
 
     /// Returns the answer's head if it is of this type, as eventweir's answers are.
@@ -112,12 +118,13 @@ impl Server {
         let refusal = refusal(code, &body);
         // The command line has a mistake if the server cannot read the request.
         let is_mistake = code == StatusCode::BAD_REQUEST;
-        Err(if is_mistake { Error::Input(format!("{}: {refusal}", self.url)) } else { self.silent(&refusal) })
+        Err(if is_mistake { Error::Input(format!("{}: {refusal}", self.name)) } else { self.silent(&refusal) })
     }
 
     /// Returns the error of a server that does not say what it was asked.
     pub(super) fn silent(&self, why: &str) -> Error {
-        Error::NotReady(format!("{}: {why}", self.url))
+        let why = self.fault.get().map_or(why, String::as_str);
+        Error::NotReady(format!("{}: {}", self.name, clean(why, 1000)))
     }
 
     pub(super) async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
@@ -184,12 +191,45 @@ pub(super) fn refusal(code: StatusCode, body: &[u8]) -> String {
     }
 }
 
-/// Returns a client of a server that listens on a Unix domain socket.
-fn over_socket(config: &kube::Config, path: PathBuf) -> kube::Result<kube::Client> {
-    let connect = service_fn(move |_: http::Uri| {
-        let path = path.clone();
-        Box::pin(async { UnixStream::connect(path).await.map(TokioIo::new) })
-    });
+/// Returns the authorities of `--certificate-authority`.
+pub(super) fn authorities(remote: &Remote) -> Result<Option<Vec<Vec<u8>>>, Error> {
+    let Some(path) = &remote.certificate_authority else { return Ok(None) };
+    let flag = "--certificate-authority";
+    let pem = std::fs::read(path).map_err(|error| unusable(flag, path, &error))?;
+    certificates(&pem).map(Some).ok_or_else(|| unusable(flag, path, &"holds no certificate in PEM"))
+}
+
+/// Returns the certificates of a file, if it has any and all can be read.
+pub(super) fn certificates(pem: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let read = CertificateDer::pem_slice_iter(pem).map(|read| read.map(|certificate| certificate.to_vec()));
+    read.collect::<Result<Vec<_>, _>>().ok().filter(|read| !read.is_empty())
+}
+
+/// Adds the client certificate of the flags.
+pub(super) fn credentials(config: &mut kube::Config, remote: &Remote) -> Result<(), Error> {
+    let auth = &mut config.auth_info;
+    for (flag, path, name) in [
+        ("--client-certificate", &remote.client_certificate, &mut auth.client_certificate),
+        ("--client-key", &remote.client_key, &mut auth.client_key),
+    ] {
+        let Some(path) = path else { continue };
+        // kube's error does not name the file.
+        std::fs::File::open(path).map_err(|error| unusable(flag, path, &error))?;
+        *name = Some(path.display().to_string());
+    }
+    Ok(())
+}
+
+/// Returns a client whose connections `connect` opens, for TLS if the address is of `https`.
+pub(super) fn client<F>(
+    config: &kube::Config,
+    connect: impl Fn() -> F + Clone + Send + Sync + 'static,
+) -> kube::Result<kube::Client>
+where
+    F: Future<Output = std::io::Result<UnixStream>> + Send + 'static,
+{
+    let connect = service_fn(move |_: http::Uri| Box::pin(connect().map_ok(TokioIo::new)));
+    let connect = config.rustls_https_connector_with_connector(connect)?;
     let client = HttpClient::builder(TokioExecutor::new()).build(connect);
     let layers = ServiceBuilder::new().layer(config.base_uri_layer()).option_layer(config.auth_layer()?);
     let service = layers.map_err(BoxError::from).service(client);

@@ -44,6 +44,7 @@ mod batch;
 mod admin;
 mod explain;
 mod explain_refusals;
+mod in_cluster;
 mod shadow;
 mod reload;
 mod tls;

@@ -202,7 +202,7 @@ pub(super) async fn service(
     Ok(ServiceBuilder::new().layer(config.base_uri_layer()).service_fn(send))
 }
 
-pub(super) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
+pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     let options = KubeConfigOptions { context: settings.context.clone(), ..KubeConfigOptions::default() };
     let failed = |error: KubeconfigError| {
         let source = match (&settings.kubeconfig, &error) {

@@ -33,8 +33,8 @@ use serde_json::Value;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
-pub(crate) use connect::cause_of;
 pub use connect::{Error, Settings};
+pub(crate) use connect::{cause_of, config};
 pub use forward::{Forwarder, Outgoing, Seat, is_impersonation};
 pub use history::News;
 pub use watch::Frames;

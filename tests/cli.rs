@@ -11,7 +11,7 @@ use std::sync::mpsc;
 
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
@@ -704,17 +704,19 @@ fn a_live_top_outlives_a_refused_refresh_and_hears_signals() {
         let server = format!("http://{server}");
         let (mut top, mut ours, theirs) = in_a_terminal(&["top", "--interval", "1ms", "--server", &server]);
         let echoes = || tcgetattr(&theirs).unwrap().local_modes.contains(LocalModes::ECHO | LocalModes::ICANON);
+        // Fault: Ctrl-Z left the shell a terminal without echo.
+        let suspends = || tcgetattr(&theirs).unwrap().special_codes[SpecialCodeIndex::VSUSP] != 0;
         let mut asked = None;
         if let Some(end) = end {
             asked = Some(silent.accept().unwrap());
-            assert!(!echoes());
+            assert!(!echoes() && !suspends());
             signal(&top, end);
         } else {
             let mut next = shows(&ours);
             assert!(next("shop o") && !echoes() && next("403 Forbidden") && next("shop o"));
             ours.write_all(b"q").unwrap();
         }
-        assert_eq!((top.wait().unwrap().code(), echoes()), (Some(0), true), "{asked:?}");
+        assert_eq!((top.wait().unwrap().code(), echoes(), suspends()), (Some(0), true, true), "{asked:?}");
     }
 }
 

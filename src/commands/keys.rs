@@ -6,6 +6,8 @@ use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tc
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+/// No key has this function: POSIX' `_POSIX_VDISABLE`.
+const DISABLED: u8 = 0;
 /// LIMIT: keys in the queue; at the limit, no more are read.
 const QUEUE: usize = 16;
 
@@ -37,8 +39,9 @@ impl Keys {
         }
         let (before, resized) = (tcgetattr(&stdin).ok()?, signal(SignalKind::window_change()).ok()?);
         let mut single = before.clone();
-        // Ctrl-C still sends a signal.
+        // Ctrl-C still sends a signal. Ctrl-Z does not: the shell would get the terminal in this mode.
         single.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        single.special_codes[SpecialCodeIndex::VSUSP] = DISABLED;
         single.special_codes[SpecialCodeIndex::VMIN] = 1;
         single.special_codes[SpecialCodeIndex::VTIME] = 0;
         tcsetattr(&stdin, OptionalActions::Now, &single).ok()?;

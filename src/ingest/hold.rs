@@ -26,7 +26,7 @@ impl Face {
         if !held.is_stored() || held.is_unsettled() {
             return Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"));
         }
-        // Nothing brings it back, so that the name is the other record's.
+        // It was deleted upstream and owes nothing, so it is not created again: the name is the other record's.
         let mut other = self.hold_stored(namespace, &held.name()).await.or_else(none_if_missing)?;
         if let Some(other) = &mut other {
             other.quiet(QUIET).await;
@@ -41,7 +41,7 @@ impl Face {
             return Ok(true);
         }
         match self.hold_stored(namespace, &held.name()).await {
-            // A stored record whose content another writer has changed is unknown by it, or only read.
+            // Another writer may have changed our stored event, whose content then leads to no record that counts here.
             Ok(other) => Ok(other.filter(Held::is_counted_here).map_or(held.is_stored(), |other| other.is_same(held))),
             Err(status) => none_if_missing(status).map(|_: Option<Held>| true),
         }

@@ -71,16 +71,16 @@ struct Run {
     number: u64,
     revision: u64,
     since: i64,
-    /// The live account at the start of the shadow.
-    account: Account,
+    /// The live ledger at the start of the shadow.
+    ledger: Sums,
     /// The live totals at the start of the shadow.
     // LIMIT: groups of the live configuration.
     totals: BTreeMap<Name, Totals>,
 }
 
-/// The account of all occurrences of one configuration.
+/// The sums of one configuration's ledger, and its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Account {
+pub struct Sums {
     /// Occurrences that arrived.
     pub received: u64,
     /// Creates and patches.
@@ -116,14 +116,14 @@ pub struct Difference {
     /// Occurrences that were left out because the queue was full.
     pub missed: u64,
     /// All occurrences.
-    pub account: Sides<Account>,
+    pub ledger: Sides<Sums>,
     /// Facts without a shown occurrence.
     pub unseen: Sides<Unseen>,
     /// Totals by reason, in the visible namespaces; those whose writes differ most come first.
     pub reasons: Vec<(SmolStr, Sides<Totals>)>,
 }
 
-impl Account {
+impl Sums {
     fn of(balance: &Balance, groups: &[Group]) -> Self {
         let ledger = &balance.ledger;
         Self {
@@ -137,7 +137,7 @@ impl Account {
         }
     }
 
-    /// Subtracts an earlier account; what waits is the current number.
+    /// Subtracts an earlier ledger; what waits is the current number.
     fn since(self, before: Self) -> Self {
         Self {
             received: self.received.saturating_sub(before.received),
@@ -178,9 +178,9 @@ impl Shadow {
         let number = run.as_ref().map_or(0, |run| run.number) + 1;
         *run = rules.map(|rules| {
             let groups: Vec<Group> = shards.groups().into_iter().flatten().collect();
-            let (account, totals) = (Account::of(&shards.balance(), &groups), by_name(&groups));
+            let (ledger, totals) = (Sums::of(&shards.balance(), &groups), by_name(&groups));
             let shard = Shard::new(*secret, rules.settings.clone(), 0);
-            Run { rules, shard, number, revision: 0, since: shards.clock().now().wall, account, totals }
+            Run { rules, shard, number, revision: 0, since: shards.clock().now().wall, ledger, totals }
         });
         shards.mirror().set(run.is_some().then(|| (sender.clone(), number)));
         changed.notify_one();
@@ -191,7 +191,7 @@ impl Shadow {
         let Inner { shards, run, .. } = &*self.0;
         let now = shards.clock().now();
         let groups: Vec<Group> = shards.groups().into_iter().flatten().collect();
-        let (live, live_unseen) = (Account::of(&shards.balance(), &groups), shards.unseen(is_seen));
+        let (live, live_unseen) = (Sums::of(&shards.balance(), &groups), shards.unseen(is_seen));
         let mut run = run.lock();
         let run = run.as_mut()?;
         let mut reasons = BTreeMap::<SmolStr, Sides<Totals>>::new();
@@ -214,7 +214,7 @@ impl Shadow {
             file: run.rules.file.clone(),
             since: run.since,
             missed: shards.mirror().missed(),
-            account: Sides { live: live.since(run.account), shadow: Account::of(&shadow, kept.groups()) },
+            ledger: Sides { live: live.since(run.ledger), shadow: Sums::of(&shadow, kept.groups()) },
             unseen: Sides { live: live_unseen, shadow: kept.unseen(is_seen, now.mono) },
             reasons,
         })

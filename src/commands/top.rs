@@ -387,7 +387,7 @@ fn totals(document: &Value) -> String {
         thousands(document["unseen"]["facts"].as_u64().unwrap_or_default()),
     );
     for what in ["waiting", "lost", "rejected"] {
-        let Some(members) = document["account"][what].as_object() else { continue };
+        let Some(members) = document["ledger"][what].as_object() else { continue };
         let all = members.iter().map(|(why, number)| format!("{why} {number}")).collect::<Vec<_>>().join(", ");
         text += &format!("{what} {}\n", if all.is_empty() { "0" } else { &all });
     }
@@ -476,8 +476,8 @@ mod tests {
         assert!(narrow.lines().all(|line| line.chars().count() <= 20), "{narrow}");
         assert_eq!(marked(&view, 24).as_deref(), Some("shop Pod/a"));
         // The end of the last line would otherwise move the first line out of sight.
-        let account = json!({ "waiting": {}, "lost": {}, "rejected": {} });
-        let full = json!({ "account": account, "objects": vec![row("a"); 30] });
+        let ledger = json!({ "waiting": {}, "lost": {}, "rejected": {} });
+        let full = json!({ "ledger": ledger, "objects": vec![row("a"); 30] });
         for help in [HELP, "a fault\n", ""] {
             assert_eq!(
                 view.screen(&full, &view.rows(&full, 0), (80, 24), help).trim_end().lines().count(),

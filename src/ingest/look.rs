@@ -154,7 +154,7 @@ impl Face {
         let is_seen = |seen: &str| namespace.is_none_or(|namespace| namespace.is_empty() || namespace == seen);
         let difference = self.0.shadow.difference(&is_seen)?;
         // Counts all namespaces, so only callers that may see all of them get it.
-        let account = namespace.is_none_or(str::is_empty).then_some(difference.account);
+        let ledger = namespace.is_none_or(str::is_empty).then_some(difference.ledger);
         let reasons = difference.reasons.iter().take(ROWS).map(|(reason, sides)| {
             let reason = if reason.is_empty() { "(others)" } else { reason };
             let received = json!({ "live": sides.live.received, "shadow": sides.shadow.received });
@@ -163,7 +163,7 @@ impl Face {
         Some(json!({
             "apiVersion": "eventweir/v1", "kind": "Shadow", "file": difference.file,
             "since": explain::stamp(difference.since), "missed": difference.missed,
-            "account": account, "reasons": reasons.collect::<Vec<_>>(),
+            "ledger": ledger, "reasons": reasons.collect::<Vec<_>>(),
             "unseen": { "live": unseen(&difference.unseen.live), "shadow": unseen(&difference.unseen.shadow) },
         }))
     }
@@ -250,13 +250,13 @@ impl Face {
             "reasons": table(|group| &group.reason),
             "components": table(|group| &group.component),
             "namespaces": table(|group| &group.namespace),
-            "account": self.account(namespace),
+            "ledger": self.ledger(namespace),
             "unseen": unseen(&shards.unseen(&|seen| query.is_seen(seen))),
             "perMinute": self.per_minute(namespace),
         })
     }
 
-    /// Returns occurrences, writes and losses per minute of the last hour, the oldest first. Like the account, for all
+    /// Returns occurrences, writes and losses per minute of the last hour, the oldest first. Like the ledger, for all
     /// namespaces only.
     fn per_minute(&self, namespace: Option<&str>) -> Value {
         if namespace.is_some_and(|namespace| !namespace.is_empty()) {
@@ -268,7 +268,7 @@ impl Face {
     }
 
     /// Returns the ledger. It counts all namespaces, so only callers that may see all of them get it.
-    fn account(&self, namespace: Option<&str>) -> Value {
+    fn ledger(&self, namespace: Option<&str>) -> Value {
         if namespace.is_some_and(|namespace| !namespace.is_empty()) {
             return Value::Null;
         }

@@ -494,9 +494,9 @@ async fn top_counts_and_the_account_is_the_ledgers() {
     assert_eq!((&top["objects"][0]["object"], &top["objects"][0]["received"]), (&json!("Pod/web-0"), &json!(5)));
     assert_eq!((&top["reasons"][0]["name"], &top["reasons"][0]["received"]), (&json!("BackOff"), &json!(5)));
     assert_eq!((&top["namespaces"][0]["name"], &top["components"][0]["received"]), (&json!("shop"), &json!(6)));
-    assert_eq!((&top["account"]["received"], &top["account"]["written"]), (&json!(6), &json!(6)));
+    assert_eq!((&top["ledger"]["received"], &top["ledger"]["written"]), (&json!(6), &json!(6)));
     let other = client.get("/eventweir/v1/top?namespace=other").await.json();
-    assert_eq!((&other["objects"], &other["account"]), (&json!([]), &Value::Null));
+    assert_eq!((&other["objects"], &other["ledger"]), (&json!([]), &Value::Null));
     assert_eq!(other["receivedPerSecond"].to_string(), "0.0");
     program.stop().await;
 }

@@ -8,7 +8,7 @@ use eventweir::app::ConfigSource;
 use eventweir::config::{self, Overrides};
 use serde_json::{Value, json};
 
-use super::support::app::{Program, start, start_as};
+use super::support::app::{DEADLINE, Program, start, start_as};
 use super::support::events::event;
 
 const PORTS: &str = "listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\n";
@@ -24,15 +24,18 @@ async fn program(folder: &Path, yaml: &str, shadow: &str) -> Program {
 
 /// Returns the difference after so many occurrences.
 async fn difference(program: &Program, received: u64) -> Value {
-    loop {
-        let reply = program.client().await.get("/eventweir/v1/shadow").await;
-        assert_eq!(reply.status, 200, "{}", reply.text());
-        let document = reply.json();
-        if document["account"]["shadow"]["received"] == received {
-            return document;
+    let asking = async {
+        loop {
+            let reply = program.client().await.get("/eventweir/v1/shadow").await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
+            let document = reply.json();
+            if document["ledger"]["shadow"]["received"] == received {
+                return document;
+            }
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
-    }
+    };
+    tokio::time::timeout(DEADLINE, asking).await.unwrap()
 }
 
 async fn post(program: &Program, number: usize) {
@@ -51,7 +54,7 @@ async fn the_effect_of_another_budget_is_shown_and_not_written() {
     let program = program(folder.path(), live, shadow).await;
     post(&program, 8).await;
     let document = difference(&program, 8).await;
-    let side = |name: &str, member: &str| document["account"][name][member].as_u64().unwrap();
+    let side = |name: &str, member: &str| document["ledger"][name][member].as_u64().unwrap();
     assert_eq!(
         ["received", "writes", "shown", "lost", "waiting"].map(|member| side("live", member)),
         [8, 3, 3, 5, 0],
@@ -64,11 +67,11 @@ async fn the_effect_of_another_budget_is_shown_and_not_written() {
     assert_eq!((reasons.len(), changed), (8, 3), "{document}");
     assert_eq!(document["missed"], 0);
     assert_eq!(program.stored().await.len(), 3);
-    // For one namespace only reasons are shown, and no account.
+    // For one namespace only reasons are shown, and no ledger.
     let client = &mut program.client().await;
     let other = client.get("/eventweir/v1/shadow?namespace=other").await.json();
     assert_eq!(
-        (&other["reasons"], &other["account"], &other["unseen"]["live"]["facts"]),
+        (&other["reasons"], &other["ledger"], &other["unseen"]["live"]["facts"]),
         (&json!([]), &Value::Null, &json!(0))
     );
     let page = program.admin().await.get("/").await.text();
@@ -84,7 +87,7 @@ async fn a_reload_restarts_or_ends_the_shadow_and_a_bad_file_changes_nothing() {
     difference(&program, 4).await;
     // An equal configuration continues.
     assert!(program.app.reload());
-    assert_eq!(difference(&program, 4).await["account"]["live"]["received"], 4);
+    assert_eq!(difference(&program, 4).await["ledger"]["live"]["received"], 4);
     std::fs::write(folder.path().join("shadow.yaml"), "correlation: {burstSize: many}\n").unwrap();
     assert!(!program.app.reload());
     difference(&program, 4).await;
@@ -92,9 +95,9 @@ async fn a_reload_restarts_or_ends_the_shadow_and_a_bad_file_changes_nothing() {
     program.clock.advance(Duration::from_secs(60));
     assert!(program.app.reload());
     let document = difference(&program, 0).await;
-    assert_eq!((&document["account"]["live"]["received"], &document["reasons"]), (&json!(0), &json!([])), "{document}");
+    assert_eq!((&document["ledger"]["live"]["received"], &document["reasons"]), (&json!(0), &json!([])), "{document}");
     post(&program, 2).await;
-    assert_eq!(difference(&program, 2).await["account"]["live"]["received"], 2);
+    assert_eq!(difference(&program, 2).await["ledger"]["live"]["received"], 2);
     std::fs::write(folder.path().join("eventweir.yaml"), PORTS).unwrap();
     assert!(program.app.reload());
     assert_eq!(program.client().await.get("/eventweir/v1/shadow").await.status, 404);
@@ -124,10 +127,10 @@ async fn the_comparison_starts_again_when_a_reload_makes_explain_forget() {
     std::fs::write(&path, format!("{text}explain: {{maxBytes: 1Mi}}\n")).unwrap();
     assert!(program.app.reload());
     let document = program.client().await.get("/eventweir/v1/shadow").await.json();
-    assert_eq!(document["account"]["shadow"]["received"], 0);
+    assert_eq!(document["ledger"]["shadow"]["received"], 0);
     post(0..2).await;
     let document = difference(&program, 2).await;
-    let live = &document["account"]["live"];
+    let live = &document["ledger"]["live"];
     assert_eq!((&live["received"], &live["writes"]), (&json!(2), &json!(2)));
     program.stop().await;
 }
@@ -156,8 +159,8 @@ async fn the_memory_of_the_shadow_is_bounded_by_its_own_limits() {
     assert_eq!(reply.status, 200);
     loop {
         let document = program.client().await.get("/eventweir/v1/shadow").await.json();
-        let account = &document["account"]["shadow"];
-        let number = |member: &str| account[member].as_u64().unwrap();
+        let sums = &document["ledger"]["shadow"];
+        let number = |member: &str| sums[member].as_u64().unwrap();
         assert!(number("waiting") <= 2000 && number("deferred") <= 2000);
         if number("received") + document["missed"].as_u64().unwrap() == 2000 {
             assert!(number("rejected") > 0 || document["missed"].as_u64().unwrap() > 0, "{document}");

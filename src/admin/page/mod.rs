@@ -162,7 +162,7 @@ pub(super) fn asset(kind: &'static str, text: &'static str) -> Response {
 pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
     let top = face.top(&TopQuery::default());
-    let account = &top["account"];
+    let ledger = &top["ledger"];
     let full = full(&admin);
     let mut html = Html::default();
     let lost = top["perMinute"]["lost"].as_array().into_iter().flatten().rev().take(ALARM_MINUTES);
@@ -212,7 +212,7 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     for (title, member) in
         [("Waiting, by what for", "waiting"), ("Lost, by reason", "lost"), ("Rejected, by reason", "rejected")]
     {
-        let members = account[member].as_object().into_iter().flatten();
+        let members = ledger[member].as_object().into_iter().flatten();
         let table: Vec<Vec<Cell>> = members.map(|(why, number)| vec![Cell::Text(why.clone()), number.into()]).collect();
         html.tag("<section>").table(title, &["reason", "occurrences"], &table).tag("</section>");
     }
@@ -224,9 +224,9 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     page("eventweir", ["", ""], true, &html.0)
 }
 
-/// Returns the sum of a part of the account.
-fn total(account: &Value, what: &str) -> u64 {
-    account[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
+/// Returns the sum of a part of the ledger.
+fn total(ledger: &Value, what: &str) -> u64 {
+    ledger[what].as_object().into_iter().flat_map(|members| members.values()).filter_map(Value::as_u64).sum()
 }
 
 /// Returns how full the outbox is, of records or of bytes, in percent.
@@ -238,7 +238,7 @@ fn full(admin: &Admin) -> usize {
 
 fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 11] {
     let number = |member: &str| top[member].as_f64().unwrap_or_default();
-    let account = &top["account"];
+    let ledger = &top["ledger"];
     let saved = saved(number("receivedLastHour"), number("writtenLastHour"));
     let now = admin.0.shards.clock().now();
     let history = match (admin.0.history.is_synced(), admin.0.history.heard(now)) {
@@ -251,10 +251,10 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
         ("received", format!("{:.2}/s", number("receivedPerSecond"))),
         ("written", format!("{:.2}/s", number("writtenPerSecond"))),
         ("saved, 1 h", saved),
-        ("received in all", account["received"].to_string()),
-        ("waiting", total(account, "waiting").to_string()),
-        ("lost", total(account, "lost").to_string()),
-        ("rejected", total(account, "rejected").to_string()),
+        ("received in all", ledger["received"].to_string()),
+        ("waiting", total(ledger, "waiting").to_string()),
+        ("lost", total(ledger, "lost").to_string()),
+        ("rejected", total(ledger, "rejected").to_string()),
         ("upstream", admin.upstream()),
         ("not shown yet", unseen(&top["unseen"], now.wall)),
         ("history", history),

@@ -4,13 +4,13 @@ use serde_json::Value;
 
 use super::{Cell, Html, ROWS};
 
-/// Adds both accounts, and the reasons that differ most.
+/// Adds both ledgers, and the reasons that differ most.
 pub(super) fn section(html: &mut Html, difference: &Value, shows_events: bool) {
-    let account = &difference["account"];
+    let ledger = &difference["ledger"];
     let mut rows: Vec<Vec<Cell>> = ["received", "writes", "shown", "waiting", "lost", "rejected"]
         .into_iter()
         .map(|member| {
-            let cells = [&account["live"][member], &account["shadow"][member]].map(Cell::from);
+            let cells = [&ledger["live"][member], &ledger["shadow"][member]].map(Cell::from);
             std::iter::once(Cell::Text(member.to_owned())).chain(cells).collect()
         })
         .collect();

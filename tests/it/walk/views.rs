@@ -162,8 +162,8 @@ fn value(families: &[MetricFamily], name: &str, label: &str) -> u64 {
 /// since.
 pub(super) fn check_shadow(shadow: &Value, before: u64) {
     let [live, other] = [("live", before), ("shadow", 0)].map(|(side, before)| {
-        let account = &shadow["account"][side];
-        let all = ["received", "rejected", "shown", "waiting", "lost"].map(|member| account[member].as_u64().unwrap());
+        let sums = &shadow["ledger"][side];
+        let all = ["received", "rejected", "shown", "waiting", "lost"].map(|member| sums[member].as_u64().unwrap());
         let [received, rejected, shown, waiting, lost] = all;
         assert_eq!(received + before, rejected + shown + waiting + lost, "{side}: {shadow:#}");
         let rows = shadow["reasons"].as_array().unwrap().iter();
@@ -184,8 +184,8 @@ pub(super) fn check_top(top: &Value, received: u64, balance: &Balance) {
     let rows = |table: &str, member: &str| -> u64 {
         top[table].as_array().unwrap().iter().filter_map(|row| row[member].as_u64()).sum()
     };
-    assert_eq!(top["account"]["received"], ledger.received());
-    assert_eq!(top["account"]["written"], ledger.total_written());
+    assert_eq!(top["ledger"]["received"], ledger.received());
+    assert_eq!(top["ledger"]["written"], ledger.total_written());
     assert_eq!(sum(&top["perMinute"]["received"]), received, "{top:#}");
     assert_eq!(sum(&top["perMinute"]["lost"]), ledger.total_lost(), "{top:#}");
     let writes = sum(&top["perMinute"]["written"]);

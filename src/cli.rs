@@ -360,9 +360,10 @@ pub struct Explain {
     /// Object, as kubectl names it: pod/web-0, deploy/web, cronjob.batch/hello.
     #[arg(value_name = "KIND/NAME", required_unless_present_any = ["uid", "event", "source"])]
     pub object: Option<String>,
-    /// Namespace of its events; those of cluster-scoped objects are in `default`.
-    #[arg(long, short, value_name = "NAME", default_value = "default")]
-    pub namespace: String,
+    /// Namespace of its events; those of cluster-scoped objects are in `default` [default: the context's with
+    /// --in-cluster, else `default`].
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
     /// Uid of the object.
     #[arg(long)]
     pub uid: Option<String>,

@@ -46,6 +46,7 @@ pub(super) async fn replicas(service: &str, remote: &Remote) -> Result<Vec<Serve
     // The host of a forwarded port, which a listener on a loopback address accepts too.
     let address = if found.is_secure() { "https://localhost" } else { "http://localhost" };
     let mut to_replica = kube::Config::new(http::Uri::from_static(address));
+    to_replica.default_namespace.clone_from(&config.default_namespace);
     to_replica.tls_server_name = Some(format!("{name}.{namespace}.svc"));
     to_replica.root_cert = authorities(remote)?.or_else(|| found.authorities.clone());
     credentials(&mut to_replica, remote)?;

@@ -89,16 +89,18 @@ fn tap_line(line: &Value) -> Option<String> {
 pub fn explain(explain: &Explain) -> Result<(), Error> {
     let runtime = runtime()?;
     let [source, reason] = [&explain.source, &explain.reason].map(|option| option.as_deref().unwrap_or_default());
-    let query = [
-        ("object", explain.object.as_deref().unwrap_or_default()),
-        ("namespace", &explain.namespace),
-        ("uid", explain.uid.as_deref().unwrap_or_default()),
-        ("event", explain.event.as_deref().unwrap_or_default()),
-        ("source", source),
-        ("reason", reason),
-    ];
     runtime.block_on(async {
         let servers = Server::all(&explain.remote).await?;
+        let of_context = servers.first().map(|server| server.namespace().to_owned()).unwrap_or_default();
+        let namespace = explain.namespace.as_deref().unwrap_or(&of_context);
+        let query = [
+            ("object", explain.object.as_deref().unwrap_or_default()),
+            ("namespace", namespace),
+            ("uid", explain.uid.as_deref().unwrap_or_default()),
+            ("event", explain.event.as_deref().unwrap_or_default()),
+            ("source", source),
+            ("reason", reason),
+        ];
         let is_one = servers.len() == 1;
         let (mut answers, silent) = ask_all(servers, &query).await;
         let knows = |(_, document): &(Server, Value)| !document["objects"][0].is_null();
@@ -117,7 +119,7 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         }
         let first = &document["objects"][0];
         let object = followed(explain, first).ok_or(Error::NothingKnown)?;
-        let query = [("namespace", &*explain.namespace), ("object", &object), ("source", source), ("reason", reason)];
+        let query = [("namespace", namespace), ("object", &object), ("source", source), ("reason", reason)];
         print_tap(server, &query, explain.output, None).await
     })
 }

@@ -85,6 +85,11 @@ impl Server {
         Self { fault, ..self }
     }
 
+    /// Returns the namespace of the kubeconfig's context, otherwise `default`.
+    pub(super) fn namespace(&self) -> &str {
+        self.client.default_namespace()
+    }
+
     /// Returns the answer's head if it is of this type, as eventweir's answers are.
     pub(super) async fn ask(
         &self,

@@ -110,7 +110,7 @@ async fn explain(behind: &Behind, more: &[&str]) -> (Output, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
     let kubeconfig = json!({
-        "current-context": "x", "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+        "current-context": "x", "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u", "namespace": "shop" } }],
         "clusters": [{ "name": "c", "cluster": { "server": format!("http://{}", behind.address) } }],
         "users": [{ "name": "u", "user": { "token": "secret" } }],
     });
@@ -138,6 +138,7 @@ async fn every_running_replica_is_asked_by_its_forwarded_port() {
     assert!(behind.seen().iter().all(|seen| seen.header("authorization") == Some("Bearer secret")));
     let received = received.lock().to_lowercase();
     assert!(received.contains("host: localhost\r\n") && !received.contains("secret"), "{received}");
+    assert!(received.contains("?object=pod%2fweb&namespace=shop http"), "the context's namespace: {received}");
 
     let (output, text) = explain(&behind, &["--in-cluster", "--pod", "weir-2", "-o", "json"]).await;
     assert!(output.status.success() && !text.contains("weir"), "{text}");

@@ -1,8 +1,10 @@
 //! `explain` and `tap`: query a running eventweir.
 
 use std::io::Write as _;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
@@ -15,6 +17,9 @@ use crate::upstream::apiserver::cause_of;
 
 /// Greatest width of a cell.
 pub(super) const WIDTH: usize = 60;
+
+/// LIMIT: replicas that are asked at the same time.
+const AT_ONCE: usize = 16;
 
 /// Pause before the next tap, if the last one ended without a line.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -137,8 +142,10 @@ fn followed(explain: &Explain, first: &Value) -> Option<String> {
 /// Returns the replicas' answers, and the error of the last one that did not answer.
 async fn ask_all(servers: Vec<Server>, query: &[(&str, &str)]) -> (Vec<(Server, Value)>, Option<Error>) {
     let (mut answers, mut silent, is_one) = (Vec::new(), None, servers.len() == 1);
-    for server in servers {
-        match server.document("explain", query).await {
+    let asked = servers.into_iter().map(async |server| (server.document("explain", query).await, server));
+    let mut asked = pin!(futures_util::stream::iter(asked).buffered(AT_ONCE));
+    while let Some((answer, server)) = asked.next().await {
+        match answer {
             Ok(document) => answers.push((server, document)),
             // Another replica may know the object.
             Err(error) => {

@@ -70,6 +70,10 @@ fn forward(mut request: Request<Incoming>, fault: &'static str, received: Receiv
     response
 }
 
+fn refusal(code: u16, message: &str) -> Response {
+    answer(code, json!({ "kind": "Status", "status": "Failure", "message": message, "code": code }).to_string())
+}
+
 /// Starts an API server with a Service whose port is named `scheme`, and these pods with their phases.
 async fn cluster(
     scheme: &'static str,
@@ -94,11 +98,9 @@ async fn cluster(
                 let items: Vec<_> = pods.iter().map(pod).collect();
                 answer(200, json!({ "metadata": {}, "items": items }).to_string())
             }
+            path if path.ends_with("/weir-forbidden/portforward") => refusal(403, "pods is forbidden"),
             path if path.ends_with("/portforward") => forward(request, fault, Arc::clone(&of_pod)),
-            _ => answer(
-                404,
-                json!({ "kind": "Status", "status": "Failure", "message": "none here", "code": 404 }).to_string(),
-            ),
+            _ => refusal(404, "none here"),
         };
         std::future::ready(response)
     };
@@ -154,6 +156,7 @@ async fn what_is_missing_is_named() {
     for (scheme, pods, fault, flag, says) in [
         ("http", running, "lost\u{1b}", ours, "eventweir/weir-0: lost\u{fffd}\n"),
         ("https", running, "dial: refused", ours, "eventweir/weir-0: dial: refused\n"),
+        ("http", &[("weir-forbidden", "Running")], "", ours, "port forwarding: 403 Forbidden: pods is forbidden\n"),
         ("http", &[("weir-0", "Failed")], "", ours, "=eventweir/eventweir: no pod of this Service is running\n"),
         ("grpc", &[], "", ours, "=eventweir/eventweir: the Service has no port with the name `https` or `http`\n"),
         ("http", &[], "", "--in-cluster=shop", "--in-cluster=shop/eventweir: none here\n"),

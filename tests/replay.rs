@@ -546,6 +546,14 @@ fn events_are_read_in_all_formats() {
 }
 
 #[test]
+fn an_event_without_times_is_as_old_as_its_object() {
+    let stored =
+        r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"e1","creationTimestamp":"2026-03-01T08:00:00Z"}}"#;
+    let report = Recording::new(stored.as_bytes()).unwrap().next().unwrap().unwrap().unwrap();
+    assert_eq!(report.at, Some(START * 1_000_000_000));
+}
+
+#[test]
 fn bad_documents_are_named_by_their_line() {
     let [one, two] = [line(1), line(2)];
     let good = |name: &str| Ok(name.to_owned());

@@ -190,7 +190,8 @@ pub fn client_go() -> (Policy, shard::Settings) {
     (Policy { base: settings.into(), rules: Vec::new() }, shard::Settings { outbox, ..Default::default() })
 }
 
-/// Returns the time of an event by its members lastTimestamp, eventTime or firstTimestamp, as unix nanoseconds.
+/// Returns the time of an event by its members lastTimestamp, eventTime or firstTimestamp, else that of its creation, as
+/// unix nanoseconds.
 pub fn time_of(event: &Event) -> Option<i64> {
     let seconds = |time: Time| time.0.saturating_mul(1_000_000_000);
     let series = event.series.as_ref().and_then(|series| series.last_observed_time);
@@ -198,7 +199,7 @@ pub fn time_of(event: &Event) -> Option<i64> {
         .last_timestamp
         .map(seconds)
         .or_else(|| series.or(event.event_time).map(|time| time.0.saturating_mul(1_000)))
-        .or_else(|| event.first_timestamp.map(seconds))
+        .or_else(|| event.first_timestamp.or(event.metadata.creation_timestamp).map(seconds))
 }
 
 impl Fact {

@@ -468,6 +468,18 @@ fn files_that_architecture_names_exist() {
     report("ARCHITECTURE.md names files that exist", &missing);
 }
 
+/// Cargo builds nothing if a target that Cargo.toml names has no file.
+#[test]
+fn the_image_builds_its_dependencies_beside_the_targets_that_cargo_names() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let (manifest, image) = (read("Cargo.toml"), read("Dockerfile"));
+    let stage = image.split(" AS dependencies\n").nth(1).unwrap().split("FROM ").next().unwrap();
+    for (target, folder) in [("[[bench]]", "benches"), ("[[example]]", "examples"), ("[[test]]", "tests")] {
+        let is_copied = stage.contains(&format!("COPY {folder} {folder}\n"));
+        assert_eq!(is_copied, manifest.contains(target), "{folder} in the Dockerfile's stage `dependencies`");
+    }
+}
+
 /// `tests/passthrough` runs the recipes for clients with an endpoint of their own.
 #[test]
 fn the_clients_of_ci_run_the_recipes_of_the_documentation() {

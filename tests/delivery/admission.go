@@ -243,8 +243,11 @@ func (c *recorders) storm(occurrences int) {
 				case "events":
 					c.series(line, line.count == 1, line.count == 2)
 				default:
-					name := fmt.Sprintf("%s.%d", line.name, line.count)
-					c.send(http.MethodPost, c.path("", false), c.core(name, line.object, "the same"))
+					event := c.core(fmt.Sprintf("%s.%d", line.name, line.count), line.object, "the same")
+					if line.count%2 == 0 {
+						event["metadata"] = map[string]any{"generateName": line.name + ".", "namespace": c.run.namespace()}
+					}
+					c.send(http.MethodPost, c.path("", false), event)
 				}
 			}
 			if line.kind == "events" {

@@ -207,6 +207,27 @@ async fn an_event_that_is_posted_each_time_is_one_record() {
     cluster.ends(21).await;
 }
 
+/// For a name that it generates, an API server tries seven others after `AlreadyExists`, and asks about each.
+#[tokio::test]
+async fn an_event_with_a_generated_name_counts_once() {
+    let mut cluster = Cluster::new(ON).await;
+    for _ in 0..3 {
+        for _ in 0..8 {
+            let mut event = plain();
+            event.metadata.change_rare(|rare| rare.generate_name = "web-".into());
+            let response = cluster.review("CREATE", None, Some(&event), false).await;
+            if response["allowed"] == true {
+                cluster.to.post(&event).await;
+            }
+            if response["status"]["reason"] != "AlreadyExists" {
+                break;
+            }
+        }
+    }
+    assert_eq!((cluster.shown().await, cluster.stored().await.len()), (3, 1));
+    cluster.ends(3).await;
+}
+
 #[tokio::test]
 async fn a_client_writes_its_series_and_other_occurrences_count_beside_it() {
     for yaml in [ON, UNWATCHED] {

@@ -480,6 +480,27 @@ fn the_image_builds_its_dependencies_beside_the_targets_that_cargo_names() {
     }
 }
 
+#[test]
+fn the_version_of_cargo_toml_is_everywhere() {
+    let version = env!("CARGO_PKG_VERSION");
+    // A tag, and not a port.
+    let is_tag = |text: &str| text.split_once('.').is_some_and(|(major, _)| major.parse::<u16>().is_ok());
+    let mut faults = Vec::new();
+    for file in files("") {
+        let mut images = file.text.split("eventweir:").skip(1);
+        let wanted = match file.path.as_str() {
+            "Dockerfile" => format!("\nARG VERSION={version}\n"),
+            "fuzz/Cargo.lock" => format!("\nname = \"eventweir\"\nversion = \"{version}\"\n"),
+            "helm/eventweir/Chart.yaml" => format!("\nversion: {version}\nappVersion: {version}\n"),
+            _ => String::new(),
+        };
+        if images.any(|tag| is_tag(tag) && !tag.starts_with(version)) || !file.text.contains(&wanted) {
+            faults.push(file.path);
+        }
+    }
+    report("these files have the version of Cargo.toml", &faults);
+}
+
 /// `tests/passthrough` runs the recipes for clients with an endpoint of their own.
 #[test]
 fn the_clients_of_ci_run_the_recipes_of_the_documentation() {

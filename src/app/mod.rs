@@ -209,7 +209,7 @@ impl App {
         let address = &self.address;
         if let (server::Address::Tcp(_), true, 1) = (address, address.is_local(), std::process::id()) {
             tracing::info!(listen = %address, "process 1 of a container listens on loopback, which only its pod can reach; \
-                --listen '[::]:8080' listens on all addresses");
+                with authenticated callers or --insecure-listen, --listen '[::]:8080' listens on all addresses");
         }
         if !address.is_local() && !self.access.authenticates() {
             tracing::warn!(listen = %address, "other machines reach this address, and callers are not authenticated there");

@@ -501,6 +501,17 @@ fn the_version_of_cargo_toml_is_everywhere() {
     report("these files have the version of Cargo.toml", &faults);
 }
 
+#[test]
+fn each_scenario_of_delivery_is_described() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let (program, document) = (read("tests/delivery/main.go"), read("tests/apiserver/README.md"));
+    let names = program.split("\t{name: \"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    // A row may have several numbers: replicas-2, -3.
+    let missing =
+        names.map(|name| name.trim_end_matches("-3")).filter(|name| !document.contains(&format!("\n| {name}")));
+    report("tests/apiserver/README.md describes each scenario", &missing.map(ToOwned::to_owned).collect::<Vec<_>>());
+}
+
 /// `tests/passthrough` runs the recipes for clients with an endpoint of their own.
 #[test]
 fn the_clients_of_ci_run_the_recipes_of_the_documentation() {

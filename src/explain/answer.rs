@@ -111,6 +111,9 @@ pub struct Object {
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
 pub struct Part {
+    /// Its place among the object's reasons, each of one type and source.
+    #[serde(skip)]
+    pub fact: usize,
     pub reason: SmolStr,
     #[serde(rename = "type")]
     pub event_type: SmolStr,
@@ -138,6 +141,8 @@ pub struct Part {
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
 pub struct Budget {
+    #[serde(skip)]
+    pub facts: Vec<usize>,
     pub key: Vec<String>,
     pub rule: Option<usize>,
     pub suppression: &'static str,
@@ -154,6 +159,8 @@ pub struct Budget {
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
 pub struct Record {
+    #[serde(skip)]
+    pub fact: usize,
     pub name: SmolStr,
     pub form: &'static str,
     pub reason: SmolStr,
@@ -171,6 +178,8 @@ pub struct Record {
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
 pub struct Decided {
+    #[serde(skip)]
+    pub fact: usize,
     pub time: String,
     pub last: String,
     pub reason: SmolStr,

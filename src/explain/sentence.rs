@@ -56,11 +56,11 @@ fn of_fault(why: &str) -> &'static str {
 
 impl Object {
     fn budget(&self, part: &Part) -> Option<&Budget> {
-        self.budgets.iter().find(|budget| budget.spent_on.contains_key(&part.reason))
+        self.budgets.iter().find(|budget| budget.facts.contains(&part.fact))
     }
 
     fn newest(&self, part: &Part, verdict: &str) -> Option<usize> {
-        self.decisions.iter().rposition(|decision| decision.verdict == verdict && decision.reason == part.reason)
+        self.decisions.iter().rposition(|decision| decision.verdict == verdict && decision.fact == part.fact)
     }
 
     fn decided(&self, part: &Part, verdict: &str) -> Option<&Decided> {
@@ -68,7 +68,7 @@ impl Object {
     }
 
     fn record(&self, part: &Part, form: &str) -> Option<&Record> {
-        self.records.iter().rev().find(|record| record.form == form && record.reason == part.reason)
+        self.records.iter().rev().find(|record| record.form == form && record.fact == part.fact)
     }
 
     /// Says where the occurrences of a reason are.
@@ -245,7 +245,7 @@ impl Object {
             let text = "A client deleted the record. The next occurrence begins another.".to_owned();
             return answer("deleted", text, "");
         }
-        if self.decisions.iter().any(|decision| decision.reason == part.reason && decision.why == "evicted") {
+        if self.decisions.iter().any(|decision| decision.fact == part.fact && decision.why == "evicted") {
             return answer(
                 "evicted",
                 format!(
@@ -268,7 +268,7 @@ impl Object {
             let text = format!("{were}, in {name}. The API server has it no longer: it expired or was deleted.");
             return answer("shown", text, "Nothing: the next occurrence creates it again.");
         }
-        if self.records.iter().any(|record| record.reason == part.reason && record.state == "gone") {
+        if self.records.iter().any(|record| record.fact == part.fact && record.state == "gone") {
             let text = format!("{were}, the newest in {name}. An earlier record is gone: it expired or was deleted.");
             return answer("shown", text, "");
         }

@@ -72,11 +72,14 @@ impl Shard {
 
     fn describe(&self, history: &History, query: &Query, now: Now, policy: &Policy) -> Object {
         let mut budgets: Vec<Budget> = Vec::new();
-        let is_shown = |fact: &&Fact| fact.is_reported();
-        for fact in history.facts.iter().filter(is_shown) {
-            let Some(budget) = self.budget(history, fact, now, policy) else { continue };
+        let is_shown = Fact::is_reported;
+        for (number, fact) in history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact)) {
+            let Some(budget) = self.budget(history, number, now, policy) else { continue };
             match budgets.iter_mut().find(|known| known.key == budget.key) {
-                Some(known) => known.spent_on.extend(budget.spent_on),
+                Some(known) => {
+                    known.facts.push(number);
+                    *known.spent_on.entry(fact.reason.clone()).or_default() += fact.spent;
+                }
                 None => budgets.push(budget),
             }
         }
@@ -128,6 +131,7 @@ impl Shard {
             lost.insert("suppressed", suppressed);
         }
         Part {
+            fact: number,
             reason: fact.reason.clone(),
             event_type: fact.event_type.clone(),
             source: fact.source(),
@@ -146,7 +150,8 @@ impl Shard {
         }
     }
 
-    fn budget(&self, history: &History, fact: &Fact, now: Now, policy: &Policy) -> Option<Budget> {
+    fn budget(&self, history: &History, number: usize, now: Now, policy: &Policy) -> Option<Budget> {
+        let fact = &history.facts[number];
         let (source, budget, _) = fact.budget?;
         let event = sample(history, fact);
         // The rules may have changed since the newest decision.
@@ -170,6 +175,7 @@ impl Shard {
             queue = known.queue.into_iter().filter_map(reason).collect();
         }
         Some(Budget {
+            facts: vec![number],
             key,
             rule,
             suppression: if is_prepaid { "drop" } else { "defer" },
@@ -199,6 +205,7 @@ impl Shard {
                 _ => "unwritten",
             };
             Record {
+                fact: kept.fact,
                 name: self.name_of(history, kept.record),
                 form: form(kept.kind),
                 reason: history.facts[kept.fact].reason.clone(),
@@ -230,6 +237,7 @@ impl Shard {
     fn decisions(&self, history: &History, query: &Query, now: Now) -> Vec<Decided> {
         let of_query = |decision: &&crate::explain::Decision| query.means(history, &history.facts[decision.fact]);
         let decided = |decision: &crate::explain::Decision| Decided {
+            fact: decision.fact,
             time: stamp(decision.time),
             last: stamp(decision.last),
             reason: history.facts[decision.fact].reason.clone(),

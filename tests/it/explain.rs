@@ -154,6 +154,26 @@ async fn an_explanation_names_the_record_and_every_name_leads_to_it() {
     program.stop().await;
 }
 
+/// Fault: both sentences named the newest record of the reason.
+#[tokio::test]
+async fn a_reason_of_two_types_has_a_record_of_each() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let (normal, warning) = (plain(), warning("node-1", "web-0", "BackOff", "again"));
+    for event in [&normal, &warning] {
+        client.post(event).await;
+    }
+    rest(&program).await;
+    let document = ask(&program, "namespace=shop&object=pod/web-0").await;
+    for (place, event) in [normal, warning].iter().enumerate() {
+        let part = &document["objects"][0]["reasons"][place];
+        assert_eq!(part["type"], event.event_type.as_str());
+        let text = part["answer"]["text"].as_str().unwrap();
+        assert!(text.ends_with(&format!(", in {}.", event.metadata.name)), "{text}");
+    }
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn a_source_with_many_objects_says_how_many_are_left_out() {
     let program = start("").await;

@@ -27,8 +27,8 @@ pub enum Command {
     /// Components post their Events to --listen as if it were the API server. Without flags, only this machine reaches
     /// it, and it writes to an embedded store, whose events can be read at the same address.
     ///
-    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0, or 75 if occurrences were lost. SIGHUP
-    /// reloads the configuration file.
+    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0, or 75 if some of that is
+    /// lost then. SIGHUP reloads the configuration file.
     Serve(Box<Serve>),
     /// Show what it saves on generated events, without a cluster.
     ///

@@ -15,7 +15,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use super::token::TokenFile;
-use super::transport::{NoConnection, Transport};
+use super::transport::{NoConnection, Transport, is_spared};
 use crate::clock::Clock;
 use crate::event::{ApiGroup, cut};
 use crate::upstream::answer::Failure;
@@ -71,7 +71,7 @@ pub enum Error {
     #[error("the API server's URL {} names no host", without_user(.0))]
     Address(Uri),
     /// The kubeconfig or the environment names a proxy.
-    #[error("the API server would be reached through the proxy {}; proxies are not supported", without_user(.0))]
+    #[error("the API server would be reached through the proxy {}; proxies are not supported (see NO_PROXY)", without_user(.0))]
     Proxy(Uri),
 }
 
@@ -212,7 +212,7 @@ pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
         };
         Error::Kubeconfig { path: settings.kubeconfig.clone(), source }
     };
-    let config = match (&settings.kubeconfig, &settings.context) {
+    let mut config = match (&settings.kubeconfig, &settings.context) {
         (Some(path), _) => {
             let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
             kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?
@@ -220,6 +220,9 @@ pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
         (None, Some(_)) => kube::Config::from_kubeconfig(&options).await.map_err(failed)?,
         (None, None) => kube::Config::infer().await.map_err(|error| Error::Infer(Unread::because(&error)))?,
     };
+    if let Some(proxy) = config.proxy_url.take().filter(|proxy| !is_spared(&config.cluster_url, proxy)) {
+        return Err(Error::Proxy(proxy));
+    }
     match (config.cluster_url.scheme(), config.cluster_url.authority()) {
         (Some(_), Some(_)) => Ok(config),
         _ => Err(Error::Address(config.cluster_url)),

@@ -127,9 +127,6 @@ pub(super) fn https_connector(
     protocols: Protocols,
     timeout: Duration,
 ) -> Result<HttpsConnector<HttpConnector>, Error> {
-    if let Some(proxy) = config.proxy_url.as_ref().filter(|proxy| !is_spared(&config.cluster_url, proxy)) {
-        return Err(Error::Proxy(proxy.clone()));
-    }
     let tls = config.rustls_client_config()?;
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &config.tls_server_name {
@@ -154,7 +151,7 @@ pub(super) fn tcp<R>(resolver: R, timeout: Duration) -> HttpConnector<R> {
 
 /// Whether the proxy is that of the environment, and `NO_PROXY` excepts the API server. kube ignores `NO_PROXY`.
 #[expect(clippy::disallowed_methods, reason = "as kube, which does not say where a proxy's address is from")]
-fn is_spared(url: &Uri, proxy: &Uri) -> bool {
+pub(super) fn is_spared(url: &Uri, proxy: &Uri) -> bool {
     let environment = ["HTTPS_PROXY", "https_proxy"].map(|name| std::env::var(name).ok());
     let is_of_environment =
         environment.iter().flatten().any(|text| text.parse().is_ok_and(|known: Uri| known == *proxy));

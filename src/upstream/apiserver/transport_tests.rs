@@ -306,7 +306,7 @@ async fn proxies_and_impossible_names_are_refused() {
         assert_eq!(connect(&path, SOON).await.unwrap_err().to_string(), expected);
     };
     check("tls-server-name: 'a b'", r#"the TLS server name "a b" is not valid"#).await;
-    let proxy = "the API server would be reached through the proxy http://proxy:3128/; proxies are not supported";
+    let proxy = "the API server would be reached through the proxy http://proxy:3128/; proxies are not supported (see NO_PROXY)";
     check("proxy-url: 'http://proxy:3128'", proxy).await;
     check("proxy-url: 'http://user:password@proxy:3128'", proxy).await;
 }

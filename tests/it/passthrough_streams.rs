@@ -101,6 +101,24 @@ async fn two_hundred_megabytes_are_streamed_both_ways_without_buffering() {
     }
 }
 
+/// Fault: three of them took the window of the connection, and all other requests on it waited.
+#[tokio::test]
+async fn clients_that_stop_reading_do_not_delay_others() {
+    let behind = Behind::tls(&["h2"], |_| async { answer(200, Body::new(Generated { made: Arc::default() })) }).await;
+    let program = behind.program("", "").await;
+    let get = || async {
+        let client = HyperClient::builder(TokioExecutor::new()).build_http::<Body>();
+        let request = Request::get(format!("http://{}/api/v1/pods", program.app.address()));
+        client.request(request.body(Body::empty()).unwrap()).await.unwrap()
+    };
+    let unread = [get().await, get().await, get().await, get().await];
+    let (read, _) = tokio::time::timeout(DEADLINE, drain(get().await.into_body(), &AtomicU64::new(0))).await.unwrap();
+    assert_eq!(read, TOTAL);
+    assert!(behind.seen().iter().all(|seen| seen.connection == behind.seen()[0].connection), "one connection");
+    drop(unread);
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn each_line_of_a_watch_is_forwarded_at_once_and_the_watch_ends_with_its_client() {
     for http2 in [false, true] {

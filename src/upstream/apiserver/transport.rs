@@ -32,6 +32,11 @@ pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<Tc
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// LIMIT: longest silence before a ping; client-go's value.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// LIMIT: bytes of one answer that are received before its reader takes them; an API server's value for requests.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// LIMIT: such bytes of one HTTP/2 connection. Every stream has room, so that a slow reader delays no other answer: an
+/// API server allows 100 streams.
+const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
 
 /// The connections to one API server.
 #[derive(Debug)]
@@ -73,6 +78,8 @@ where
         let mut builder = Client::builder(TokioExecutor::new());
         builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new());
         builder
+            .http2_initial_stream_window_size(STREAM_WINDOW)
+            .http2_initial_connection_window_size(CONNECTION_WINDOW)
             .http2_keep_alive_interval(silence)
             .http2_keep_alive_timeout(silence / 2)
             .http2_keep_alive_while_idle(true);

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 
 use super::support::app::{DEADLINE, Program};
 use super::support::behind::{Behind, answer};
+use super::support::http::Client;
 
 const PIECE: usize = 64 << 10;
 const TOTAL: u64 = 200 << 20;
@@ -117,6 +118,21 @@ async fn clients_that_stop_reading_do_not_delay_others() {
     assert!(behind.seen().iter().all(|seen| seen.connection == behind.seen()[0].connection), "one connection");
     drop(unread);
     program.stop().await;
+}
+
+/// Fault: it was 502, and clients took it for lost. `--goaway-chance` and a restart of the apiserver bring it.
+#[tokio::test]
+async fn a_request_that_a_goaway_leaves_unprocessed_is_sent_again() {
+    // A body in memory, and one that is streamed and cannot be sent again.
+    for (body, expected) in [(&b""[..], (200, None)), (b"{}", (503, Some("1")))] {
+        let behind = Behind::going_away().await;
+        let program = behind.program("", "").await;
+        let mut client = Client::connect(program.app.address()).await;
+        let reply = client.send("PUT", "/api/v1/namespaces/a/pods/b", &[], body).await;
+        assert_eq!((reply.status, reply.header("Retry-After")), expected, "{}", reply.text());
+        assert_eq!(client.send("PUT", "/api/v1/namespaces/a/pods/b", &[], body).await.status, 200);
+        program.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Forwards clients' requests to the API server unchanged, without deadlines and without retries.
+//! Forwards clients' requests to the API server unchanged and without deadlines. Only a request that the API server has
+//! not processed is sent again, once, if its body is in memory.
 //!
 //! They have connections of their own without our credentials. An API server checks a client certificate before the
 //! token, so ours would make us the author of each request. Impersonated requests have a forwarder of their own, with
@@ -22,7 +23,7 @@ use hyper_util::rt::TokioExecutor;
 use tower::BoxError;
 
 use super::connect::{Credentials, Error, Settings, classify, config};
-use super::transport::{Connector, Protocols, Transport, connector, https_connector};
+use super::transport::{Connector, Protocols, Transport, connector, https_connector, is_unprocessed};
 use crate::clock::Clock;
 use crate::status::Status;
 use crate::upstream::answer::Failure;
@@ -104,14 +105,19 @@ impl Forwarder {
     /// Forwards a request and waits for the head of the answer.
     ///
     /// # Errors
-    /// 400 for a path that is not valid for the API server; 503 if nothing was sent or our credentials were refused, so
-    /// that any client may try again; 502 if the connection broke.
+    /// 400 for a path that is not valid for the API server; 503 if nothing was sent or processed, or our credentials were
+    /// refused, so that any client may try again; 502 if the connection broke.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
         let ours = self.0.prepare(&mut request).await?;
         let seat = self.seat();
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
-        let answer = transport.send(request).await.map_err(|fault| unanswered(&*fault))?;
+        let copy = copy(&request);
+        let answer = match (transport.send(request).await, copy) {
+            (Err(fault), Some(copy)) if is_unprocessed(&*fault) => transport.send(copy).await,
+            (answer, _) => answer,
+        };
+        let answer = answer.map_err(|fault| unanswered(&*fault))?;
         Ok((self.0.checked(answer, ours).await?, seat))
     }
 
@@ -171,6 +177,16 @@ impl Inner {
     }
 }
 
+/// Returns a copy of a request whose body is in memory.
+fn copy(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
+    let Either::Left(body) = request.body() else { return None };
+    let mut copy = Request::new(Either::Left(body.clone()));
+    request.method().clone_into(copy.method_mut());
+    request.uri().clone_into(copy.uri_mut());
+    request.headers().clone_into(copy.headers_mut());
+    Some(copy)
+}
+
 /// Whether a header is one of the API server's for impersonation. It has several, and their names share a beginning.
 pub fn is_impersonation(name: &HeaderName) -> bool {
     name.as_str().starts_with("impersonate-")
@@ -213,6 +229,10 @@ fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Box<Status> {
     Box::new(match classify(fault) {
         Failure::NotSent(text) | Failure::NoCredentials(text) => {
             let message = format!("eventweir: the API server cannot be reached: {text}");
+            Status::new(503, "ServiceUnavailable", message).with_retry_after(1)
+        }
+        _ if is_unprocessed(fault) => {
+            let message = "eventweir: the API server closes the connection, and has not processed the request";
             Status::new(503, "ServiceUnavailable", message).with_retry_after(1)
         }
         failure => {

@@ -116,6 +116,16 @@ where
     }
 }
 
+/// Whether the API server has not processed a request that it received (RFC 9113, 8.7): it closes the connection with a
+/// GOAWAY, as `--goaway-chance` and its stop make it, or has no room for the stream.
+pub(super) fn is_unprocessed(fault: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(fault), |error| error.source()).any(|error| {
+        // The `h2` crate gives the error of a GOAWAY only to streams that it leaves unprocessed.
+        let of_stream = |error: &h2::Error| error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        error.downcast_ref::<h2::Error>().is_some_and(|error| error.is_remote() && of_stream(error))
+    })
+}
+
 fn is_not_http2(fault: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(fault), |error| error.source()).any(|error| error.is::<NotHttp2>())
 }

@@ -14,13 +14,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
 
 use super::app::{Program, start_with_kubeconfig};
 
@@ -28,6 +30,8 @@ use super::app::{Program, start_with_kubeconfig};
 pub(crate) const OURS: &str = "Bearer ours";
 /// Streams per HTTP/2 connection, as in an apiserver.
 const STREAMS: u32 = 100;
+/// Bytes with which an HTTP/2 connection begins.
+const PREFACE: usize = 24;
 
 type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 type Handler = Arc<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>;
@@ -86,6 +90,26 @@ impl Behind {
     ) -> Self {
         let handler: Handler = Arc::new(move |request| Box::pin(handler(request)));
         Self::start(([127, 0, 0, 1], 0).into(), Some(acceptor(offers)), handler).await
+    }
+
+    /// Starts it with HTTP/2 whose first connection ends with a GOAWAY that processes no request. Others answer each
+    /// request with an empty 200 once its headers have arrived.
+    pub(crate) async fn going_away() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let (mut connections, mut is_going) = (JoinSet::new(), true);
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut stream = acceptor(&["h2"]).accept(stream).await.unwrap();
+                // The handshake that determines the protocol sends nothing.
+                if stream.read_exact(&mut [0; PREFACE]).await.is_ok() {
+                    connections.spawn(frames(stream, std::mem::take(&mut is_going)));
+                }
+            }
+        });
+        Self { address, is_tls: true, seen: Arc::default(), _tasks: tasks }
     }
 
     async fn start(address: SocketAddr, acceptor: Option<TlsAcceptor>, handler: Handler) -> Self {
@@ -183,6 +207,33 @@ where
     builder.http2().max_concurrent_streams(STREAMS);
     // Clients may disconnect at any time.
     let _ended = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await;
+}
+
+/// Answers frames of HTTP/2 (RFC 9113).
+async fn frames(mut stream: TlsStream<TcpStream>, is_going: bool) {
+    const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    const GOAWAY: u8 = 7;
+    let frame = |kind: u8, flags: u8, stream: [u8; 4], payload: &[u8]| {
+        let length = u8::try_from(payload.len()).unwrap();
+        [&[0, 0, length, kind, flags][..], &stream, payload].concat()
+    };
+    stream.write_all(&frame(SETTINGS, 0, [0; 4], &[])).await.unwrap();
+    let mut head = [0; 9];
+    while stream.read_exact(&mut head).await.is_ok() {
+        let [long, middle, short, kind, flags, id @ ..] = head;
+        let length = usize::from(long) << 16 | usize::from(middle) << 8 | usize::from(short);
+        stream.read_exact(&mut vec![0; length]).await.unwrap();
+        let reply = match kind {
+            SETTINGS if flags == 0 => frame(SETTINGS, 1, [0; 4], &[]),
+            // No stream is processed, and there is no error.
+            HEADERS if is_going => frame(GOAWAY, 0, [0; 4], &[0; 8]),
+            // `:status: 200` in HPACK, the end of the headers and of the stream.
+            HEADERS => frame(HEADERS, 5, id, &[0x88]),
+            _ => continue,
+        };
+        stream.write_all(&reply).await.unwrap();
+    }
 }
 
 /// Returns an answer with a code and a body.

@@ -280,6 +280,9 @@ fn builder(settings: &Settings) -> Builder<TokioExecutor> {
     // Header and body in pieces: otherwise hyper would copy each answer, because of `is_write_vectored`.
     builder.http1().writev(true);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+    // LIMIT: cancelled requests that were not yet begun; beyond it the connection is closed. A client may cancel all of
+    // its requests at once, as with Go's server.
+    builder.http2().max_pending_accept_reset_streams(STREAMS as usize);
     builder.http2().keep_alive_interval(settings.client_timeout).keep_alive_timeout(PING_TIMEOUT);
     builder
 }

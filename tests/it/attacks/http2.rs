@@ -240,21 +240,36 @@ async fn no_request_is_smuggled_over_http_2() {
     }
 }
 
+/// Returns the frames of a GET that is cancelled at once.
+fn cancelled(get: &[u8], number: u32) -> Vec<u8> {
+    let stream = 2 * number + 1;
+    let request = frame(HEADERS, END_HEADERS | END_STREAM, stream, get);
+    [request, frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())].concat()
+}
+
+/// Fault: twenty ended the connection, and with it the client's watches.
+#[tokio::test]
+async fn a_client_may_cancel_many_requests_at_once() {
+    let get = block(&pseudo(&["GET", "localhost", EVENTS]));
+    for way in Way::ALL {
+        let entry = Entry::open(way, "").await;
+        let kept = frame(HEADERS, END_HEADERS | END_STREAM, 1, &get);
+        let frames: Vec<u8> = kept.into_iter().chain((1..200).flat_map(|number| cancelled(&get, number))).collect();
+        assert_eq!(send(&entry, &frames).await, End::Answered(200), "{way:?}");
+        entry.close().await;
+    }
+}
+
 /// Requests that are reset at once, and headers without an end. Other clients are served.
 #[tokio::test]
 async fn floods_over_http_2_end_their_connection() {
     let get = block(&pseudo(&["GET", "localhost", PODS]));
-    let reset = |number: u32| {
-        let stream = 2 * number + 1;
-        let request = frame(HEADERS, END_HEADERS | END_STREAM, stream, &get);
-        [request, frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())].concat()
-    };
     let endless = |piece: &[u8]| {
         let begin = frame(HEADERS, END_STREAM, 1, &get);
         [begin, frame(CONTINUATION, 0, 1, piece).repeat(100_000)].concat()
     };
     let floods = [
-        ("rapid reset", (0..20_000).flat_map(reset).collect()),
+        ("rapid reset", (0..20_000).flat_map(|number| cancelled(&get, number)).collect()),
         ("headers", endless(&block(&[("a", "b")]))),
         ("empty pieces of a header", endless(b"")),
     ];

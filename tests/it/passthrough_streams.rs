@@ -120,6 +120,35 @@ async fn clients_that_stop_reading_do_not_delay_others() {
     program.stop().await;
 }
 
+/// Fault: those of a pod ended the connection, and with it other callers' watches.
+#[tokio::test]
+async fn long_headers_of_an_answer_are_forwarded_or_harm_no_other_request() {
+    let behind = Behind::tls(&["h2"], |request| async move {
+        let lines: usize = request.uri().query().unwrap().parse().unwrap();
+        let mut answer = answer(200, "");
+        for _ in 0..lines {
+            answer.headers_mut().append("set-cookie", HeaderValue::try_from("x".repeat(1000)).unwrap());
+        }
+        answer
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let mut client = Client::connect(program.app.address()).await;
+    for (path, status) in [
+        ("/api/v1/pods?1", 200),
+        ("/api/v1/namespaces/a/pods/b/proxy/?100", 200),
+        ("/api/v1/namespaces/a/services/b/proxy/c?2000", 502),
+        ("/api/v1/nodes/a/proxy/?2000", 502),
+        ("/api/v1/nodes/a/%70roxy/?2000", 502),
+        ("/api/v1/pods?100", 200),
+    ] {
+        assert_eq!(client.get(path).await.status, status, "{path}");
+    }
+    let seen = behind.seen();
+    assert_eq!(seen[0].connection, seen[5].connection, "it has not ended");
+    program.stop().await;
+}
+
 /// Fault: it was 502, and clients took it for lost. `--goaway-chance` and a restart of the apiserver bring it.
 #[tokio::test]
 async fn a_request_that_a_goaway_leaves_unprocessed_is_sent_again() {

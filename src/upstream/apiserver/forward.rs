@@ -108,8 +108,9 @@ impl Forwarder {
     /// 400 for a path that is not valid for the API server; 503 if nothing was sent or processed, or our credentials were
     /// refused, so that any client may try again; 502 if the connection broke.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
+        let apart = is_proxied(request.uri()) || request.uri().path().contains('%');
         let ours = self.0.prepare(&mut request).await?;
-        let seat = self.seat();
+        let seat = self.seat(apart);
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
         let copy = copy(&request);
@@ -131,14 +132,18 @@ impl Forwarder {
         self.0.checked(answer, ours).await
     }
 
-    /// Takes a permit on the first connection that has one.
-    fn seat(&self) -> Seat {
+    /// Takes a permit on the first connection that has one, or on the last if the request is kept `apart`. Those are the
+    /// requests that a pod, service or node may answer, because long headers break a connection. An escaped path may be
+    /// one of them.
+    fn seat(&self, apart: bool) -> Seat {
         let lanes = &self.0.lanes;
         let take = |lane: &&Lane| {
             let room = |taken: usize| (taken < STREAMS).then(|| taken.saturating_add(1));
             lane.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
         };
-        let lane = lanes.iter().position(|lane| take(&lane)).unwrap_or_else(|| {
+        let mut places = lanes.iter();
+        let free = if apart { places.rposition(|lane| take(&lane)) } else { places.position(|lane| take(&lane)) };
+        let lane = free.unwrap_or_else(|| {
             let last = lanes.len().saturating_sub(1);
             lanes[last].in_flight.fetch_add(1, Ordering::Relaxed);
             last

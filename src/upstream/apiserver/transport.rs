@@ -37,6 +37,8 @@ const STREAM_WINDOW: u32 = 256 << 10;
 /// LIMIT: such bytes of one HTTP/2 connection. Every stream has room, so that a slow reader delays no other answer: an
 /// API server allows 100 streams.
 const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
+/// LIMIT: bytes of the header of an answer over HTTP/2. A longer one is 502; much longer ones end the connection.
+const HEADER_BYTES: u32 = 256 << 10;
 
 /// The connections to one API server.
 #[derive(Debug)]
@@ -80,6 +82,7 @@ where
         builder
             .http2_initial_stream_window_size(STREAM_WINDOW)
             .http2_initial_connection_window_size(CONNECTION_WINDOW)
+            .http2_max_header_list_size(HEADER_BYTES)
             .http2_keep_alive_interval(silence)
             .http2_keep_alive_timeout(silence / 2)
             .http2_keep_alive_while_idle(true);

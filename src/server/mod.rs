@@ -49,7 +49,7 @@ pub use reading::{Read, Reading, Unread, read};
 
 use answers::{Answers, CHECKS};
 use listen::Accepted;
-use stream::ClientStream;
+use stream::{ClientStream, Noted};
 use tls::Tls;
 
 /// Pause after a failed accept, for example without a free file descriptor, so that the loop does not spin.
@@ -298,6 +298,8 @@ struct Progress {
     version: OnceLock<Version>,
     /// Whether the answer is a watch: to a GET over HTTP/1.1 and of unknown length.
     is_watched: AtomicBool,
+    /// Whether the request's body has not been read to its end, over HTTP/1.1.
+    is_unread: AtomicBool,
     /// Whether the connection is a tunnel, which has no timeout.
     is_tunnel: AtomicBool,
     /// Answers over HTTP/2 that wait for the client.
@@ -323,7 +325,12 @@ fn service(
         progress.version.get_or_init(|| version);
         progress.is_watched.store(false, Ordering::Relaxed);
         let (closing, progress) = (closing.clone(), Arc::clone(&progress));
-        answer.clone().oneshot(request.map(Body::new)).map_ok(move |mut response| {
+        let request = if version < Version::HTTP_2 && !request.body().is_end_stream() {
+            request.map(|body| Body::new(Noted::new(body, Arc::clone(&progress))))
+        } else {
+            request.map(Body::new)
+        };
+        answer.clone().oneshot(request).map_ok(move |mut response| {
             if version < Version::HTTP_2 {
                 // An upgrade has set the header already.
                 if closing.is_cancelled() {

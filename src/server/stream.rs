@@ -1,16 +1,24 @@
-//! Stream of a client: a timeout for writes, fewer writes over HTTP/2, and detection of closed watches.
+//! Stream of a client: a timeout for writes, fewer writes over HTTP/2, detection of closed watches, and a close that
+//! loses no answer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::body::Bytes;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::io::{AsyncBufRead as _, AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 use super::Progress;
+
+/// Timeout for the rest of a body after its answer; Go's server waits for half a second.
+const LINGER: Duration = Duration::from_secs(2);
+/// LIMIT: bytes of that rest that are read. A client that sends more has the time of `LINGER` to read its answer.
+const REST_BYTES: usize = 16 << 20;
 
 /// Fails when a write takes too long, or when the client of a watch closes its side.
 pub(super) struct ClientStream<S> {
@@ -19,12 +27,14 @@ pub(super) struct ClientStream<S> {
     timeout: Duration,
     /// Runs while the client accepts no bytes.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Runs while the client still sends a body after its answer, of which so many bytes are read.
+    lingering: Option<(Pin<Box<Sleep>>, usize)>,
     progress: Arc<Progress>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ClientStream<S> {
     pub(super) fn new(stream: S, timeout: Duration, progress: Arc<Progress>) -> Self {
-        Self { stream: BufReader::with_capacity(1, stream), timeout, stalled: None, progress }
+        Self { stream: BufReader::with_capacity(1, stream), timeout, stalled: None, lingering: None, progress }
     }
 
     /// Returns the result of a write, or an error once writes have been pending for too long.
@@ -83,8 +93,62 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         self.limited(context, flushed)
     }
 
+    /// Also reads what the client still sends of a body that was refused. Otherwise the kernel would reset the
+    /// connection, and the client would lose its answer.
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let closed = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.limited(context, closed)
+        ready!(self.limited(context, closed))?;
+        let Self { stream, lingering, progress, .. } = &mut *self;
+        let mut bytes = [0; 8 << 10];
+        while progress.is_unread.load(Ordering::Relaxed) {
+            let (late, left) = lingering.get_or_insert_with(|| (Box::pin(sleep(LINGER)), REST_BYTES));
+            if late.as_mut().poll(context).is_ready() {
+                break;
+            }
+            if *left == 0 {
+                return Poll::Pending;
+            }
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let read = ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer));
+            if read.is_err() || buffer.filled().is_empty() {
+                break;
+            }
+            *left = left.saturating_sub(buffer.filled().len());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The body of a request over HTTP/1.1. Notes whether it has been read to its end.
+pub(super) struct Noted {
+    body: Incoming,
+    progress: Arc<Progress>,
+}
+
+impl Noted {
+    pub(super) fn new(body: Incoming, progress: Arc<Progress>) -> Self {
+        progress.is_unread.store(true, Ordering::Relaxed);
+        Self { body, progress }
+    }
+}
+
+impl HttpBody for Noted {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.progress.is_unread.store(false, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

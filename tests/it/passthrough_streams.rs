@@ -120,6 +120,18 @@ async fn clients_that_stop_reading_do_not_delay_others() {
     program.stop().await;
 }
 
+/// Fault: a client over HTTP/1.1 lost the answer, because its connection was reset.
+#[tokio::test]
+async fn a_body_that_is_refused_before_its_end_is_read_to_it() {
+    let behind = Behind::tls(&["h2"], |_| async { answer(413, "too large") }).await;
+    let program = behind.program("", "").await;
+    let mut client = Client::connect(program.app.address()).await;
+    let reply = client.send("POST", "/api/v1/namespaces/a/pods", &[], &vec![0; 15 << 20]).await;
+    assert_eq!((reply.status, reply.text().as_str()), (413, "too large"));
+    drop(client);
+    program.stop().await;
+}
+
 /// Fault: those of a pod ended the connection, and with it other callers' watches.
 #[tokio::test]
 async fn long_headers_of_an_answer_are_forwarded_or_harm_no_other_request() {

@@ -186,20 +186,21 @@ const EVENT_KEY: [Field; 11] = [
 ];
 
 impl KeySecret {
+    /// Returns the key of these texts.
+    fn of_texts<const N: usize>(self, domain: Domain, texts: [&str; N]) -> Key {
+        let mut joiner = Joiner::new(self, KeyEncoding::Framed, domain);
+        texts.into_iter().for_each(|text| joiner.add(text));
+        joiner.finish()
+    }
+
     /// Returns the key of the source that reports `event`.
     pub fn source(self, event: &Event) -> Key {
-        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Source);
-        joiner.add(event.component());
-        joiner.add(event.host());
-        joiner.finish()
+        self.of_texts(Domain::Source, [event.component(), event.host()])
     }
 
     /// Returns the key of an event's name in a namespace.
     pub fn name(self, namespace: &str, name: &str) -> Key {
-        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Name);
-        joiner.add(namespace);
-        joiner.add(name);
-        joiner.finish()
+        self.of_texts(Domain::Name, [namespace, name])
     }
 
     /// Returns the key of a client's line of occurrences: the name that it gave its event, and the line's checksum.
@@ -214,23 +215,15 @@ impl KeySecret {
     /// Returns the key of the object that `event` is about, in the namespace of its events. A later object of the same
     /// name has the same key.
     pub fn subject(self, event: &Event) -> Key {
-        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Subject);
-        joiner.add(&event.metadata.namespace);
-        joiner.add(&event.involved_object.kind);
-        joiner.add(&event.involved_object.name);
-        joiner.finish()
+        let object = &event.involved_object;
+        self.of_texts(Domain::Subject, [&event.metadata.namespace, &object.kind, &object.name])
     }
 
     /// Returns the key of the group of similar events that `event` belongs to, over all objects and sources. The group
     /// is the component, reason, type, kind and namespace.
     pub fn group(self, event: &Event) -> Key {
-        let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Group);
-        joiner.add(event.component());
-        joiner.add(&event.reason);
-        joiner.add(&event.event_type);
-        joiner.add(&event.involved_object.kind);
-        joiner.add(&event.metadata.namespace);
-        joiner.finish()
+        let (kind, namespace) = (&event.involved_object.kind, &event.metadata.namespace);
+        self.of_texts(Domain::Group, [event.component(), &event.reason, &event.event_type, kind, namespace])
     }
 
     /// Returns the key of the object that `event` is about, within a group.

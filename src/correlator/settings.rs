@@ -126,29 +126,6 @@ labelled! {
     }
 }
 
-/// client-go's spam key without the event type, as in every client-go before v0.32 (profile `client-go-legacy`).
-pub const LEGACY_SPAM_KEY: [Field; 7] = [
-    Field::SourceComponent,
-    Field::SourceHost,
-    Field::InvolvedObjectKind,
-    Field::InvolvedObjectNamespace,
-    Field::InvolvedObjectName,
-    Field::InvolvedObjectUid,
-    Field::InvolvedObjectApiVersion,
-];
-
-/// client-go's spam key since v0.32 (profile `client-go`).
-pub const SPAM_KEY: [Field; 8] = [
-    Field::SourceComponent,
-    Field::SourceHost,
-    Field::InvolvedObjectKind,
-    Field::InvolvedObjectNamespace,
-    Field::InvolvedObjectName,
-    Field::InvolvedObjectUid,
-    Field::InvolvedObjectApiVersion,
-    Field::Type,
-];
-
 /// client-go's aggregate key (`EventAggregatorByReasonFunc`).
 pub const AGGREGATE_KEY: [Field; 11] = [
     Field::SourceComponent,
@@ -163,6 +140,12 @@ pub const AGGREGATE_KEY: [Field; 11] = [
     Field::ReportingComponent,
     Field::ReportingInstance,
 ];
+
+/// client-go's spam key since v0.32 (profile `client-go`): the beginning of the aggregate key, up to the event type.
+pub const SPAM_KEY: [Field; 8] = *AGGREGATE_KEY.first_chunk().unwrap();
+
+/// client-go's spam key without the event type, as in every client-go before v0.32 (profile `client-go-legacy`).
+pub const LEGACY_SPAM_KEY: [Field; 7] = *SPAM_KEY.first_chunk().unwrap();
 
 /// client-go's prefix of combined messages, with the trailing space.
 pub const MESSAGE_PREFIX: &str = "(combined from similar events): ";

@@ -314,13 +314,13 @@ pub(super) fn texts_of(allowed: &str) -> Form<'static, Vec<SmolStr>> {
 /// Patterns to match: exact, or a prefix with a trailing `*`.
 pub(super) fn patterns() -> Form<'static, Vec<Pattern>> {
     let allowed = format!("a string or a list of 1 to {LIST_MAX} strings, none empty, with * only at the end");
-    list(allowed, texts, pattern, pattern_text, |patterns| !patterns.is_empty())
+    list(allowed, texts, pattern, Pattern::to_string, |patterns| !patterns.is_empty())
 }
 
 /// Paths of requests, as patterns; there may be none.
 pub(super) fn paths() -> Form<'static, Vec<Pattern>> {
     let allowed = "a list of paths that begin with /, with * only at the end";
-    list(allowed, texts, |text| pattern(text).filter(|_| text.starts_with('/')), pattern_text, |_paths| true)
+    list(allowed, texts, |text| pattern(text).filter(|_| text.starts_with('/')), Pattern::to_string, |_paths| true)
 }
 
 fn pattern(text: &str) -> Option<Pattern> {
@@ -328,14 +328,6 @@ fn pattern(text: &str) -> Option<Pattern> {
     let fine = !text.is_empty() && text.len() <= TEXT_MAX && !body.contains('*');
     let body = SmolStr::new(body);
     fine.then_some(if prefix { Pattern::Prefix(body) } else { Pattern::Exact(body) })
-}
-
-/// Returns a pattern as the file writes it.
-fn pattern_text(pattern: &Pattern) -> String {
-    match pattern {
-        Pattern::Exact(text) => text.to_string(),
-        Pattern::Prefix(text) => format!("{text}*"),
-    }
 }
 
 /// Names of namespaces, in a list.

@@ -1,5 +1,6 @@
 //! The policy selects the settings of an event: the base settings, or those of the first rule that matches it.
 
+use std::fmt;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
@@ -55,6 +56,16 @@ impl Pattern {
         match self {
             Self::Exact(exact) => exact == text,
             Self::Prefix(prefix) => text.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+/// Writes the pattern as the configuration has it.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(text) => f.write_str(text),
+            Self::Prefix(text) => write!(f, "{text}*"),
         }
     }
 }

@@ -298,13 +298,10 @@ fn conditions(rule: &Rule) -> String {
     let Matches { component, namespace, kind, reason, event_type } = &rule.matches;
     let lists =
         [("component", component), ("namespace", namespace), ("kind", kind), ("reason", reason), ("type", event_type)];
-    let text = |pattern: &Pattern| match pattern {
-        Pattern::Exact(text) => text.to_string(),
-        Pattern::Prefix(text) => format!("{text}*"),
-    };
     let given = lists.into_iter().filter(|(_, patterns)| !patterns.is_empty());
-    let words =
-        given.map(|(name, patterns)| format!("{name}: {}", patterns.iter().map(text).collect::<Vec<_>>().join(", ")));
+    let words = given.map(|(name, patterns)| {
+        format!("{name}: {}", patterns.iter().map(Pattern::to_string).collect::<Vec<_>>().join(", "))
+    });
     words.collect::<Vec<_>>().join("; ")
 }
 

@@ -266,26 +266,24 @@ impl Visitor<'_> for Seed<'_, SmolStr> {
     }
 }
 
-impl Read for i32 {
-    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
-        *seed.into = whole_number(from)?.unwrap_or(*seed.into);
-        Ok(())
-    }
+/// Types that one expression decodes.
+macro_rules! by_expression {
+    ($($value:ty: |$slot:ident, $from:ident| $read:expr);+ $(;)?) => {
+        $(impl Read for $value {
+            fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, $from: D) -> Result<(), D::Error> {
+                let $slot = seed.into;
+                *$slot = $read;
+                Ok(())
+            }
+        })+
+    };
 }
-
-impl Read for i64 {
-    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
-        *seed.into = whole_number(from)?.unwrap_or(*seed.into);
-        Ok(())
-    }
-}
-
-impl Read for Option<i64> {
-    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
-        *seed.into = whole_number(from)?;
-        Ok(())
-    }
-}
+by_expression!(
+    i32: |slot, from| whole_number(from)?.unwrap_or(*slot);
+    i64: |slot, from| whole_number(from)?.unwrap_or(*slot);
+    Option<i64>: |slot, from| whole_number(from)?;
+    Option<bool>: |slot, from| Self::deserialize(from)?;
+);
 
 /// Decodes an integer by its digits, as Go does, so that `2.0` and `1e2` are invalid. `None` for `null`.
 fn whole_number<'de, D: Deserializer<'de>, N: FromStr>(from: D) -> Result<Option<N>, D::Error> {
@@ -295,13 +293,6 @@ fn whole_number<'de, D: Deserializer<'de>, N: FromStr>(from: D) -> Result<Option
             let bits = size_of::<N>().saturating_mul(8);
             D::Error::custom(format_args!("expected a whole number of {bits} bits, found {}", cut(text, SHOWN_BYTES)))
         }),
-    }
-}
-
-impl Read for Option<bool> {
-    fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
-        *seed.into = Self::deserialize(from)?;
-        Ok(())
     }
 }
 

@@ -101,12 +101,7 @@ pub(super) fn strip(event: &mut Event) {
     event.metadata.uid = SmolStr::default();
     event.metadata.resource_version = SmolStr::default();
     event.metadata.creation_timestamp = None;
-    event.metadata.managed_fields = None;
-    if let Some(rare) = &mut event.metadata.rare {
-        rare.self_link = SmolStr::default();
-        rare.deletion_timestamp = None;
-        rare.deletion_grace_period_seconds = None;
-    }
+    store::drop_server_owned(&mut event.metadata);
 }
 
 /// Passes a valid event to its shard and answers.

@@ -210,7 +210,9 @@ impl Face {
     pub fn top(&self, query: &TopQuery) -> Value {
         let shards = &self.0.shards;
         let now = shards.clock().now();
-        let (namespace, window) = (Some(query.namespace.as_str()), query.window);
+        let window = query.window;
+        // These count all namespaces, so only callers that may see all of them get them.
+        let is_of_all = query.namespace.is_empty();
         let objects = shards.noisiest(ROWS, window, &|history, fact| {
             query.wants(&history.namespace, [&*history.kind, &*history.name, &*fact.reason, &*fact.component])
         });
@@ -250,28 +252,21 @@ impl Face {
             "reasons": table(|group| &group.reason),
             "components": table(|group| &group.component),
             "namespaces": table(|group| &group.namespace),
-            "ledger": self.ledger(namespace),
+            "ledger": is_of_all.then(|| self.ledger()),
             "unseen": unseen(&shards.unseen(&|seen| query.is_seen(seen))),
-            "perMinute": self.per_minute(namespace),
+            "perMinute": is_of_all.then(|| self.per_minute()),
         })
     }
 
-    /// Returns occurrences, writes and losses per minute of the last hour, the oldest first. Like the ledger, for all
-    /// namespaces only.
-    fn per_minute(&self, namespace: Option<&str>) -> Value {
-        if namespace.is_some_and(|namespace| !namespace.is_empty()) {
-            return Value::Null;
-        }
+    /// Returns occurrences, writes and losses per minute of the last hour, the oldest first.
+    fn per_minute(&self) -> Value {
         let flow = self.0.shards.flow().map(|minutes| minutes.into_iter().rev().collect::<Vec<u64>>());
         let [received, written, lost] = flow;
         json!({ "received": received, "written": written, "lost": lost })
     }
 
-    /// Returns the ledger. It counts all namespaces, so only callers that may see all of them get it.
-    fn ledger(&self, namespace: Option<&str>) -> Value {
-        if namespace.is_some_and(|namespace| !namespace.is_empty()) {
-            return Value::Null;
-        }
+    /// Returns the ledger.
+    fn ledger(&self) -> Value {
         let balance = self.0.shards.balance();
         let ledger = &balance.ledger;
         let some = |(label, number): (&'static str, u64)| (number > 0).then(|| (label.to_owned(), json!(number)));

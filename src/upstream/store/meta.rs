@@ -34,7 +34,7 @@ pub fn generated_name(base: &str, rng: &mut fastrand::Rng) -> SmolStr {
 }
 
 /// Drops the fields of a new object that a client must not set.
-pub(super) fn drop_server_owned(metadata: &mut ObjectMeta) {
+pub fn drop_server_owned(metadata: &mut ObjectMeta) {
     metadata.managed_fields = None;
     if metadata.rare.is_some() {
         metadata.change_rare(|rare| {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub use changes::{Change, Seen};
 pub use list::Page;
-pub use meta::generated_name;
+pub use meta::{drop_server_owned, generated_name};
 pub use settings::{Namespaces, Settings};
 
 use crate::clock::{Mono, Now};

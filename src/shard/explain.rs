@@ -157,15 +157,13 @@ impl Shards {
     /// Returns the facts of the last hour of which the upstream shows nothing, in namespaces that the caller may see.
     pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool) -> Unseen {
         let now = self.clock().now().mono;
-        let each = (0..self.count()).map(|index| self.with(index, |shard, _| shard.kept().unseen(is_seen, now)));
-        each.fold(Unseen::default(), Unseen::plus)
+        self.each(|shard, _| shard.kept().unseen(is_seen, now)).into_iter().fold(Unseen::default(), Unseen::plus)
     }
 
     /// Returns occurrences, writes and losses per minute, the newest first.
     pub fn flow(&self) -> [[u64; MINUTES]; 3] {
         let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 3]);
-        for index in 0..self.count() {
-            let flow = self.with(index, |shard, _| shard.kept().flow(now));
+        for flow in self.each(|shard, _| shard.kept().flow(now)) {
             for (sum, number) in sum.iter_mut().flatten().zip(flow.into_iter().flatten()) {
                 *sum += u64::from(number);
             }
@@ -175,21 +173,15 @@ impl Shards {
 
     /// Returns the groups of similar events of each shard. The first of each shard counts those beyond the limit.
     pub fn groups(&self) -> Vec<Vec<Group>> {
-        (0..self.count()).map(|index| self.with(index, |shard, _| shard.kept().groups().to_vec())).collect()
+        self.each(|shard, _| shard.kept().groups().to_vec())
     }
 
     /// Returns how often each rule was chosen since the last reload. The first counts occurrences that no rule matches.
     pub fn rule_hits(&self) -> Vec<u64> {
         let mut sum = Vec::new();
-        for index in 0..self.count() {
-            self.with(index, |shard, _| {
-                for (place, hits) in shard.kept().rule_hits().iter().enumerate() {
-                    if sum.len() <= place {
-                        sum.resize(place + 1, 0);
-                    }
-                    sum[place] += hits;
-                }
-            });
+        for hits in self.each(|shard, _| shard.kept().rule_hits().to_vec()) {
+            sum.resize(hits.len().max(sum.len()), 0);
+            sum.iter_mut().zip(hits).for_each(|(sum, hits)| *sum += hits);
         }
         sum
     }

@@ -96,17 +96,13 @@ impl Shards {
 
     /// Resumes held records unpersisted, while nothing can be persisted.
     pub fn go_on_unkept(&self) {
-        for index in 0..self.count() {
-            self.with(index, |shard, now| shard.outbox.go_on_unkept(now));
-        }
+        self.each(|shard, now| shard.outbox.go_on_unkept(now));
         self.wake();
     }
 
     /// Marks all records as changed.
     pub fn change_all(&self) {
-        for index in 0..self.count() {
-            self.with(index, |shard, _| shard.outbox.change_all());
-        }
+        self.each(|shard, _| shard.outbox.change_all());
     }
 
     /// Restores a record of an earlier process.

@@ -131,9 +131,7 @@ impl Shards {
 
     /// Applies a LIST that replaces a broken WATCH; see [`Shard::learn_list`].
     pub fn learn_list(&self, listed: &Listed) {
-        for index in 0..self.count() {
-            self.with(index, |shard, now| shard.learn_list(listed, now));
-        }
+        self.each(|shard, now| shard.learn_list(listed, now));
     }
 
     /// Correlates occurrences of a valid event and owes the write.
@@ -294,6 +292,11 @@ impl Shards {
         result
     }
 
+    /// Runs `act` on each shard in turn, and returns its results.
+    pub(super) fn each<T>(&self, mut act: impl FnMut(&mut Shard, Now) -> T) -> Vec<T> {
+        (0..self.count()).map(|index| self.with(index, &mut act)).collect()
+    }
+
     /// Runs `act` on one shard, and reports to the tap which occurrences of the event are written or lost by it.
     pub(super) fn settling<T>(
         &self,
@@ -370,9 +373,7 @@ impl Shards {
     pub fn reload(&self, settings: &Settings, policy: Policy) {
         let policy = Arc::new(policy);
         let before = self.0.policy.swap(Arc::clone(&policy));
-        for index in 0..self.count() {
-            self.with(index, |shard, now| shard.reload(settings.clone(), &before, &policy, now));
-        }
+        self.each(|shard, now| shard.reload(settings.clone(), &before, &policy, now));
         // Each shard evicts in turn, so that none evicts more than the others.
         while self.0.shards.iter().filter(|shard| shard.lock().trim()).count() > 0 {}
         self.0.wake.notify_one();
@@ -380,9 +381,7 @@ impl Shards {
 
     /// Sends writes without waiting for tokens or intervals from now on.
     pub fn drain(&self) {
-        for index in 0..self.count() {
-            self.with(index, Shard::drain);
-        }
+        self.each(Shard::drain);
         self.0.wake.notify_one();
     }
 

@@ -299,14 +299,12 @@ impl Shards {
     /// Returns each shard's part of the answer about the objects that the query selects.
     pub fn explain(&self, query: &Query) -> Vec<Known> {
         let policy = self.policy();
-        (0..self.count()).map(|index| self.with(index, |shard, now| shard.explain(query, now, &policy))).collect()
+        self.each(|shard, now| shard.explain(query, now, &policy))
     }
 
     /// Returns the selected facts with the most occurrences within a window.
     pub fn noisiest(&self, most: usize, window: Window, is_wanted: Wanted<'_>) -> Vec<Row> {
-        let rows = (0..self.count())
-            .flat_map(|index| self.with(index, |shard, now| shard.noisiest(most, window, is_wanted, now)));
-        let mut rows: Vec<Row> = rows.collect();
+        let mut rows = self.each(|shard, now| shard.noisiest(most, window, is_wanted, now)).concat();
         rows.sort_by_key(|row| std::cmp::Reverse(row.received));
         rows.truncate(most);
         rows

@@ -250,15 +250,11 @@ impl Outbox {
     pub fn waiting(&self) -> [u64; Why::ALL.len()] {
         let mut waiting = [0; Why::ALL.len()];
         for record in self.records.values() {
-            let why = record.why(|budget| self.is_filed(budget));
+            let why = record.why(|budget| is_filed(&self.budgets, budget));
             waiting[why as usize] += record.pending.total() + record.later.total();
             waiting[Why::InFlight as usize] += record.in_flight().total();
         }
         waiting
-    }
-
-    fn is_filed(&self, budget: BudgetId) -> bool {
-        is_filed(&self.budgets, budget)
     }
 
     /// Puts a record into its budget's queue.
@@ -426,7 +422,7 @@ impl Outbox {
     /// Returns the wait reason of a record's write.
     fn why(&self, id: RecordId) -> Why {
         // A missing record was folded into a digest at once, because its budget could not pay.
-        self.records.get(&id).map_or(Why::Budget, |record| record.why(|budget| self.is_filed(budget)))
+        self.records.get(&id).map_or(Why::Budget, |record| record.why(|budget| is_filed(&self.budgets, budget)))
     }
 
     /// Returns the records that the correlators must forget, since the last call.

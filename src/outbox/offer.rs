@@ -133,7 +133,8 @@ impl Outbox {
                 return (why, is_recharged);
             }
             if offer.payment == Payment::Paid {
-                self.pay(id, now);
+                // After a reload from `defer` to `drop`, its correlator pays for a record that waited for a token.
+                self.change_in_queue(id, now, |record| record.paid = true);
             }
         } else {
             self.insert(offer, event, now.mono);
@@ -206,11 +207,6 @@ impl Outbox {
             budget.set_rate(rate);
         }
         self.refile(charged, now.mono);
-    }
-
-    /// Marks a record as paid that waited for a token, after a reload from `defer` to `drop`: its correlator pays.
-    fn pay(&mut self, id: RecordId, now: Now) {
-        self.change_in_queue(id, now, |record| record.paid = true);
     }
 
     /// Changes members of a record that determine its place in a queue: removes it from the queue, changes it and

@@ -62,15 +62,6 @@ impl Tickets {
         }
     }
 
-    fn forget(&mut self, record: RecordId, ticket: Ticket) {
-        let Some(waiting) = self.0.get_mut(&record) else { return };
-        waiting.pending.retain(|waiting| *waiting != ticket);
-        waiting.sent.retain(|waiting| *waiting != ticket);
-        if waiting.pending.is_empty() && waiting.sent.is_empty() {
-            self.0.remove(&record);
-        }
-    }
-
     /// Removes and returns the tickets of a removed record.
     pub(super) fn drop_record(&mut self, record: RecordId) -> Vec<Ticket> {
         let waiting = self.0.remove(&record);
@@ -93,7 +84,12 @@ impl Outbox {
     /// Removes the ticket of a client that no longer waits. A client stops waiting if its record has folded, because
     /// the digest may be written much later.
     pub fn give_up(&mut self, record: RecordId, ticket: Ticket) {
-        self.tickets.forget(record, ticket);
+        let Some(waiting) = self.tickets.0.get_mut(&record) else { return };
+        waiting.pending.retain(|waiting| *waiting != ticket);
+        waiting.sent.retain(|waiting| *waiting != ticket);
+        if waiting.pending.is_empty() && waiting.sent.is_empty() {
+            self.tickets.0.remove(&record);
+        }
     }
 }
 

@@ -17,8 +17,8 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{KeySecret, Policy};
 use crate::event::{Event, ObjectMeta};
 use crate::explain::{Group, Totals, Unseen};
-use crate::ledger::{Balance, RejectReason};
-use crate::outbox::{Answer, LostReason, Request, Why};
+use crate::ledger::Balance;
+use crate::outbox::{Answer, Request, Why};
 use crate::shard::{Settings, Shard, Shards, Shown};
 
 /// LIMIT: occurrences in the queue of the shadow; further ones are left out and counted as missed.
@@ -132,8 +132,8 @@ impl Sums {
             shown: ledger.total_written(),
             waiting: balance.total_waiting(),
             deferred: balance.waiting[Why::Budget as usize] + balance.waiting[Why::Group as usize],
-            lost: LostReason::ALL.iter().map(|reason| ledger.lost(*reason)).sum(),
-            rejected: RejectReason::ALL.iter().map(|reason| ledger.rejected(*reason)).sum(),
+            lost: ledger.total_lost(),
+            rejected: ledger.total_rejected(),
         }
     }
 

@@ -246,16 +246,7 @@ fn unwritten(source: std::io::Error) -> Error {
 
 /// Waits until `time` has passed or Ctrl-C; without a time, until Ctrl-C.
 async fn end(time: Option<Duration>) {
-    let passed = async {
-        match time {
-            Some(time) => tokio::time::sleep(time).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = passed => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+    let _ended = tokio::time::timeout(time.unwrap_or(Duration::MAX), tokio::signal::ctrl_c()).await;
 }
 
 /// Starts the runtime of async commands.

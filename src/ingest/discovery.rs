@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::Face;
-use super::form::{Form, Media, clauses, not_acceptable};
+use super::form::{Form, Media, accept, clauses, not_acceptable};
 use super::respond;
 use crate::event::ApiGroup;
 use crate::status::{Status, StatusDetails};
@@ -151,8 +151,7 @@ fn described() -> Value {
 
 /// Returns the aggregated form, if the client prefers it.
 fn aggregated(request: &Request, mut item: Value) -> Option<Response> {
-    let accept = request.headers().get(axum::http::header::ACCEPT)?.to_str().ok()?;
-    let (version, label) = clauses(accept).iter().find_map(|clause| {
+    let (version, label) = clauses(accept(request.headers())).iter().find_map(|clause| {
         let asked = |name: &str| clause.parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         let is_list = (asked("g"), asked("as")) == (Some("apidiscovery.k8s.io"), Some("APIGroupDiscoveryList"));
         let plain = ["as", "g", "v"].iter().all(|name| asked(name).is_none());
@@ -207,20 +206,18 @@ async fn version(uri: Uri, headers: HeaderMap) -> Response {
 
 /// DIFFERENCE(apiserver): discovery is not served in protobuf; a client that accepts nothing else is answered 406.
 fn negotiated(uri: &Uri, headers: &HeaderMap, document: &Value) -> Response {
-    match Form::plain(uri.query(), headers) {
-        Some((media @ (Media::Json | Media::Yaml), pretty)) => {
-            respond::document(StatusCode::OK, media, pretty, document.to_string().into_bytes())
-        }
-        Some((Media::Protobuf, _)) if accepts_json(headers) => {
-            respond::document(StatusCode::OK, Media::Json, false, document.to_string().into_bytes())
-        }
-        Some((Media::Protobuf, _)) | None => respond::refusal(&not_acceptable()),
-    }
+    let (media, pretty) = match Form::plain(uri.query(), headers) {
+        Some((Media::Protobuf, _)) if accepts_json(headers) => (Media::Json, false),
+        Some((Media::Protobuf, _)) | None => return respond::refusal(&not_acceptable()),
+        Some(chosen) => chosen,
+    };
+    respond::document(StatusCode::OK, media, pretty, document.to_string().into_bytes())
 }
 
 fn accepts_json(headers: &HeaderMap) -> bool {
-    let accept = headers.get(axum::http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    clauses(accept).iter().any(|clause| (clause.main, clause.sub) == ("application", "json") || clause.main == "*")
+    clauses(accept(headers))
+        .iter()
+        .any(|clause| (clause.main, clause.sub) == ("application", "json") || clause.main == "*")
 }
 
 /// Returns the index with the documents' hashes, by which clients cache them.

@@ -171,7 +171,7 @@ fn refused(status: Status) -> Rejection {
 }
 
 /// Returns the Accept header. COMPAT(apiserver): only the first of several counts.
-fn accept(headers: &HeaderMap) -> &str {
+pub(super) fn accept(headers: &HeaderMap) -> &str {
     headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 

@@ -15,6 +15,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::Face;
 use super::asked::Asked;
+use super::form::accept;
 use super::rejection::StatusError;
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
@@ -291,8 +292,7 @@ pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Respon
     let Some(place) = face.0.readers.take(asked.user(), 1) else {
         return Err(Status::too_many_requests("Too many readers of the tap, please try again later", 5).into());
     };
-    let accept = asked.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let is_sse = accept.contains("text/event-stream");
+    let is_sse = accept(&asked.headers).contains("text/event-stream");
     let reader = Reader {
         lines: face.0.shards.tap().read(),
         selector,

@@ -32,7 +32,7 @@ fn access() -> Access {
         reviews: AccessReview { is_on: true, ..AccessReview::default() },
         ..Settings::default()
     };
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let metrics = Metrics::new(&prometheus::Registry::new());
     Access::new(settings, ask, Clock::manual(0), KeySecret(7, 9), metrics)
 }
 

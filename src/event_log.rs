@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::event::{Event, MicroTime};
+use crate::metrics::Registrar;
 use crate::shard::Outcome;
 
 /// LIMIT: lines in the queue; further ones are left out and counted.
@@ -64,20 +65,13 @@ impl EventLog {
 
     /// Creates a log, and the task that writes its lines to `target` until every handle is dropped. The task ends with an
     /// error when the target cannot be opened or written.
-    ///
-    /// # Errors
-    /// When the registry already has a metric of its name.
-    pub fn new(
-        target: Target,
-        registry: &Registry,
-    ) -> Result<(Self, impl Future<Output = std::io::Result<()>> + use<>), prometheus::Error> {
-        let left_out = IntCounter::new(
+    pub fn new(target: Target, registry: &Registry) -> (Self, impl Future<Output = std::io::Result<()>> + use<>) {
+        let left_out = Registrar(registry).counter(
             "eventweir_event_log_left_out_lines_total",
             "Lines of the event log that were left out: it could not be written, or not fast enough.",
-        )?;
-        registry.register(Box::new(left_out.clone()))?;
+        );
         let (sender, lines) = mpsc::channel(QUEUE);
-        Ok((Self(Some(Handle { lines: sender, left_out })), write(target, lines)))
+        (Self(Some(Handle { lines: sender, left_out })), write(target, lines))
     }
 
     /// Whether there is a log.

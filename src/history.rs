@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounterVec, IntGauge, Registry};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Mono, Now};
+use crate::metrics::Registrar;
 use crate::shard::{Listed, Shards};
 use crate::upstream::{Apiserver, News};
 
@@ -44,20 +45,17 @@ pub struct Monitor {
 
 impl Monitor {
     /// Registers the metrics.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn new(registry: &Registry, mode: Mode) -> Result<Self, prometheus::Error> {
-        let synced = IntGauge::new(
+    pub fn new(registry: &Registry, mode: Mode) -> Self {
+        let make = Registrar(registry);
+        let synced = make.gauge(
             "eventweir_history_synced",
             "1 while the upstream's list is known and, with upstream.history: watch, followed; otherwise 0.",
-        )?;
-        let news = IntCounterVec::new(
-            Opts::new("eventweir_history_news_total", "Messages about events from the upstream, by kind."),
+        );
+        let news = make.counters(
+            "eventweir_history_news_total",
+            "Messages about events from the upstream, by kind.",
             &["kind"],
-        )?;
-        registry.register(Box::new(synced.clone()))?;
-        registry.register(Box::new(news.clone()))?;
+        );
         for kind in ["listed", "stored", "gone", "relist", "error"] {
             news.with_label_values(&[kind]);
         }
@@ -65,7 +63,7 @@ impl Monitor {
         if mode == Mode::Off {
             ready.cancel();
         }
-        Ok(Self { mode, ready, synced, news, heard: Arc::default() })
+        Self { mode, ready, synced, news, heard: Arc::default() }
     }
 
     /// Whether eventweir may get events: the first list is complete, or no longer waited for.

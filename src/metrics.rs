@@ -1,7 +1,75 @@
 //! The program's own metrics. Names have the form `eventweir_<part>_<what>_<unit>[_total]`. Each part has its own
-//! `Metrics`; `docs/metrics.md` lists all of them, and a test compares it with the registry.
+//! `Metrics`, which a [`Registrar`] makes; `docs/metrics.md` lists all of them, and a test compares it with the registry.
 
-use prometheus::{IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::core::Collector;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, Result,
+    TextEncoder,
+};
+
+/// Makes metrics and registers them.
+#[derive(Debug, Clone, Copy)]
+pub struct Registrar<'r>(pub &'r Registry);
+
+/// Why no metric fails.
+const CHECKED: &str = "names are constants, and every start registers each of them once";
+
+impl Registrar<'_> {
+    fn registered<M: Collector + Clone + 'static>(self, made: Result<M>) -> M {
+        let metric = made.expect(CHECKED);
+        self.register(metric.clone());
+        metric
+    }
+
+    /// Registers a metric that is made elsewhere.
+    pub fn register(self, metric: impl Collector + 'static) {
+        self.0.register(Box::new(metric)).expect(CHECKED);
+    }
+
+    /// Makes a counter.
+    pub fn counter(self, name: &str, help: &str) -> IntCounter {
+        self.registered(IntCounter::new(name, help))
+    }
+
+    /// Makes counters with these labels.
+    pub fn counters(self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.registered(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    /// Makes a counter for each of these values of a label.
+    pub fn counter_each<const N: usize>(self, name: &str, help: &str, label: &str, each: [&str; N]) -> [IntCounter; N] {
+        let counters = self.counters(name, help, &[label]);
+        each.map(|value| counters.with_label_values(&[value]))
+    }
+
+    /// Makes a gauge.
+    pub fn gauge(self, name: &str, help: &str) -> IntGauge {
+        self.registered(IntGauge::new(name, help))
+    }
+
+    /// Makes gauges with these labels.
+    pub fn gauges(self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.registered(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// Makes a histogram.
+    pub fn histogram(self, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+        self.registered(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+    }
+
+    /// Makes histograms with these labels.
+    pub fn histograms(self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
+        self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
+    }
+}
+
+/// Converts a number to the value of a gauge.
+pub fn value<N>(number: N) -> i64
+where
+    i64: TryFrom<N>,
+{
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
 
 /// Metrics of the program as a whole.
 #[derive(Debug, Clone)]
@@ -15,33 +83,26 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers these metrics, and those of the process.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let build = IntGaugeVec::new(
-            Opts::new("eventweir_build_info", "The version that is running; always 1."),
-            &["version"],
-        )?;
+    pub fn new(registry: &Registry) -> Self {
+        let make = Registrar(registry);
+        let build = make.gauges("eventweir_build_info", "The version that is running; always 1.", &["version"]);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        let config = IntGaugeVec::new(
-            Opts::new("eventweir_config_info", "The hash of the last accepted configuration; always 1."),
-            &["hash"],
-        )?;
-        let last_reload_successful = IntGauge::new(
-            "eventweir_config_last_reload_successful",
-            "1 if the newest configuration was accepted, 0 if it was refused and the old one stays active.",
-        )?;
-        let last_reload_timestamp = IntGauge::new(
-            "eventweir_config_last_reload_success_timestamp_seconds",
-            "When a configuration was last accepted, in seconds since 1970.",
-        )?;
-        registry.register(Box::new(build))?;
-        registry.register(Box::new(config.clone()))?;
-        registry.register(Box::new(last_reload_successful.clone()))?;
-        registry.register(Box::new(last_reload_timestamp.clone()))?;
-        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
-        Ok(Self { config, last_reload_successful, last_reload_timestamp })
+        make.register(prometheus::process_collector::ProcessCollector::for_self());
+        Self {
+            config: make.gauges(
+                "eventweir_config_info",
+                "The hash of the last accepted configuration; always 1.",
+                &["hash"],
+            ),
+            last_reload_successful: make.gauge(
+                "eventweir_config_last_reload_successful",
+                "1 if the newest configuration was accepted, 0 if it was refused and the old one stays active.",
+            ),
+            last_reload_timestamp: make.gauge(
+                "eventweir_config_last_reload_success_timestamp_seconds",
+                "When a configuration was last accepted, in seconds since 1970.",
+            ),
+        }
     }
 
     /// Sets the active configuration to this hash, loaded at `seconds`.

@@ -35,7 +35,7 @@ async fn exposed() -> BTreeMap<String, Metric> {
         ..Config::default()
     };
     let (registry, clock) = (Registry::new(), Clock::system());
-    let metrics = upstream::Metrics::new(&registry).unwrap();
+    let metrics = upstream::Metrics::new(&registry);
     let upstream = Upstream::Embedded(Embedded::new(config.upstream.store.clone(), clock.clone(), metrics));
     let listeners = Listeners::bind(&config).await.unwrap();
     let app = App::start(config, ConfigSource::default(), listeners, upstream, registry.clone(), clock).unwrap();

@@ -169,7 +169,7 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     std::fs::write(&file, format!("{rules}shadowFile: {}\n", shadow.display())).unwrap();
     let config = eventweir::config::load(Some(&file), &flags.into_overrides()).unwrap();
     let (clock, registry) = (Clock::system(), Registry::new());
-    let metrics = Metrics::new(&registry).unwrap();
+    let metrics = Metrics::new(&registry);
     let embedded = Embedded::new(config.upstream.store.clone(), clock.clone(), metrics);
     let listeners = Listeners::bind(&config).await.unwrap();
     let upstream = Upstream::Embedded(embedded);

@@ -15,31 +15,36 @@ const MODULES: &[Row] = &[
     ("event", &["status"], &[]),
     ("correlator", &["event", "clock"], &[]),
     ("limits", &[], &[]),
+    ("metrics", &[], &["prometheus"]),
     ("ledger", &[], &[]),
     ("outbox", &["event", "clock", "correlator", "limits", "status", "ledger"], &[]),
     ("explain", &["event", "clock", "correlator", "limits", "outbox"], &["tokio"]),
     (
         "shard",
-        &["event", "clock", "correlator", "explain", "limits", "outbox", "ledger"],
+        &["event", "clock", "correlator", "explain", "limits", "outbox", "ledger", "metrics"],
         &["arc_swap", "parking_lot", "prometheus", "tokio"],
     ),
     // The edges.
     (
         "upstream",
-        &["event", "clock", "outbox", "status"],
+        &["event", "clock", "outbox", "status", "metrics"],
         &["arc_swap", "hyper", "hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tower", "tracing"],
     ),
     (
         "deliver",
-        &["clock", "correlator", "event", "outbox", "shard", "upstream"],
+        &["clock", "correlator", "event", "outbox", "shard", "upstream", "metrics"],
         &["arc_swap", "prometheus", "tokio", "tokio_util", "tracing"],
     ),
-    ("history", &["clock", "shard", "upstream"], &["prometheus", "tokio", "tokio_util", "tracing"]),
-    ("spool", &["correlator", "event", "outbox", "shard"], &["prometheus", "tokio", "tokio_util", "tracing"]),
-    ("event_log", &["clock", "event", "shard"], &["prometheus", "tokio"]),
+    ("history", &["clock", "shard", "upstream", "metrics"], &["prometheus", "tokio", "tokio_util", "tracing"]),
+    (
+        "spool",
+        &["correlator", "event", "outbox", "shard", "metrics"],
+        &["prometheus", "tokio", "tokio_util", "tracing"],
+    ),
+    ("event_log", &["clock", "event", "shard", "metrics"], &["prometheus", "tokio"]),
     (
         "server",
-        &["clock"],
+        &["clock", "metrics"],
         &[
             "arc_swap",
             "axum",
@@ -55,7 +60,7 @@ const MODULES: &[Row] = &[
     ),
     (
         "access",
-        &["clock", "correlator", "event", "server", "status"],
+        &["clock", "correlator", "event", "server", "status", "metrics"],
         &["arc_swap", "parking_lot", "prometheus", "tokio", "tracing"],
     ),
     (
@@ -80,6 +85,7 @@ const MODULES: &[Row] = &[
             "spool",
             "status",
             "upstream",
+            "metrics",
         ],
         &["axum", "parking_lot", "prometheus", "tokio", "tokio_util", "tower"],
     ),
@@ -88,7 +94,6 @@ const MODULES: &[Row] = &[
         &["access", "event", "ingest", "server", "status", "upstream"],
         &["axum", "hyper", "hyper_util", "parking_lot", "prometheus", "tokio", "tokio_util", "tower", "tracing"],
     ),
-    ("metrics", &[], &["prometheus"]),
     (
         "admin",
         &[

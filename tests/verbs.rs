@@ -333,7 +333,7 @@ async fn existing_events_are_watched_in_several_chunks() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_begins_with_existing_events_and_continues_with_later_changes() {
     let clock = Clock::manual(START);
-    let embedded = Embedded::new(store::Settings::default(), clock, Metrics::new(&Registry::new()).unwrap());
+    let embedded = Embedded::new(store::Settings::default(), clock, Metrics::new(&Registry::new()));
     let named = |number: usize| {
         let mut event = Event::default();
         event.metadata.namespace = "shop".into();
@@ -441,7 +441,7 @@ async fn a_watch_that_is_cut_or_falls_behind_misses_and_duplicates_nothing() {
             max_changes: std::num::NonZeroUsize::new(50).unwrap(),
             ..store::Settings::default()
         };
-        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let metrics = Metrics::new(&Registry::new());
         let embedded = Embedded::with_store(Store::new(settings, seed), clock.clone(), metrics);
         let upstream = Upstream::Embedded(embedded.clone());
         let mut mirror = Mirror { upstream, events: BTreeMap::new(), version: 0, watch: None, behind: 0 };

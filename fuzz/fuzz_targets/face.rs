@@ -29,10 +29,10 @@ impl Fixture {
         let one = NonZeroUsize::MIN;
         let shards =
             Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), KeySecret(7, 9), 1);
-        let metrics = Metrics::new(&registry).expect("a new registry");
+        let metrics = Metrics::new(&registry);
         let store = store::Store::new(store::Settings::default(), 1);
         let ask: access::Ask = Arc::new(|_, _| Box::pin(std::future::pending()));
-        let counted = access::Metrics::new(&registry).expect("a new registry");
+        let counted = access::Metrics::new(&registry);
         let access = Access::new(access::Settings::default(), ask, clock.clone(), KeySecret(1, 2), counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
         let settings = ingest::Settings {
@@ -41,7 +41,7 @@ impl Fixture {
             repair: Repair::On { message_bytes: 4096 },
             ..ingest::Settings::default()
         };
-        let metrics = ingest::Metrics::new(&registry).expect("a new registry");
+        let metrics = ingest::Metrics::new(&registry);
         let (shadow, _) = Shadow::new(shards.clone(), KeySecret(7, 9));
         let listed = tokio_util::sync::CancellationToken::new();
         listed.cancel();

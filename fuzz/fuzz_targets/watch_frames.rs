@@ -29,7 +29,7 @@ async fn frames(body: &[u8], chunk: usize) -> Vec<WatchEvent> {
         let body = StreamBody::new(stream::iter(frames));
         async { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
     });
-    let metrics = Metrics::new(&prometheus::Registry::new()).expect("a new registry");
+    let metrics = Metrics::new(&prometheus::Registry::new());
     let apiserver = Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics);
     let upstream = Upstream::Apiserver(apiserver);
     let mut watch = upstream.watch(None, WatchOptions::default()).await.expect("the watch is open");

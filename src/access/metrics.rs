@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use prometheus::{
-    HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, register_histogram_vec_with_registry,
-    register_int_counter_vec_with_registry, register_int_gauge_vec_with_registry, register_int_gauge_with_registry,
-};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry};
 
 use super::Review;
 use super::limits::Kind;
 use super::turns::Gauges;
+use crate::metrics::{Registrar, value};
 
 labelled! {
     /// Authentication method of a request.
@@ -81,47 +79,39 @@ const QUEUE: &str = "queue";
 
 impl Metrics {
     /// Registers the metrics, every combination of labels at zero.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            register_int_counter_vec_with_registry!(name, help, labels, registry)
-        };
-        let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
-        let authentications = counters(
+    pub fn new(registry: &Registry) -> Self {
+        let make = Registrar(registry);
+        let authentications = make.counters(
             "eventweir_access_authentications_total",
             "Requests by authentication method and result.",
             &["method", "result"],
-        )?;
-        let decisions = counters(
+        );
+        let decisions = make.counters(
             "eventweir_access_decisions_total",
             "Authorisation decisions, by the rule that decided.",
             &["by", "decision"],
-        )?;
-        let lookups = counters(
+        );
+        let lookups = make.counters(
             "eventweir_access_cache_lookups_total",
             "Lookups in the caches of tokens and of permissions.",
             &["cache", "result"],
-        )?;
-        let limited = counters(
+        );
+        let limited = make.counters(
             "eventweir_access_limited_total",
             "Refusals with 429, by the type of the limit, or because the queue between callers gave no place.",
             &["type"],
-        )?;
-        let entries = register_int_gauge_vec_with_registry!(
+        );
+        let entries = make.gauges(
             "eventweir_access_cache_entries",
             "Entries of the caches of tokens and of permissions.",
             &["cache"],
-            registry
-        )?;
-        let reviews = register_histogram_vec_with_registry!(
+        );
+        let reviews = make.histograms(
             "eventweir_access_review_duration_seconds",
             "Time from sending a review to the API server to its complete answer or the deadline.",
             &["review"],
-            REVIEW_BUCKETS.to_vec(),
-            registry
-        )?;
+            &REVIEW_BUCKETS,
+        );
         for review in Review::ALL {
             reviews.with_label_values(&[review.label()]);
             entries.with_label_values(&[review.label()]);
@@ -135,16 +125,16 @@ impl Metrics {
         let row = |by: Judge| Verdict::ALL.map(|verdict| pair(&decisions, by.label(), verdict.label()));
         let decisions = Judge::ALL.map(row);
         let lookups = Review::ALL.map(|cache| ["hit", "miss"].map(|result| pair(&lookups, cache.label(), result)));
-        let running = gauge(
+        let running = make.gauge(
             "eventweir_access_running_requests",
             "Running requests of authenticated callers; limit: fairness.maxInFlight.",
-        )?;
-        let waiting = gauge(
+        );
+        let waiting = make.gauge(
             "eventweir_access_waiting_requests",
             "Requests of authenticated callers that wait for a place; limit: fairness.maxWaiting.",
-        )?;
+        );
         let gauges = Gauges { running, waiting };
-        Ok(Self { authentications, decisions, lookups, entries, reviews, limited, gauges })
+        Self { authentications, decisions, lookups, entries, reviews, limited, gauges }
     }
 
     pub(super) fn count_identified(&self, method: Method, result: Identified) {
@@ -161,7 +151,7 @@ impl Metrics {
 
     pub(super) fn count_miss(&self, cache: Review, entries: usize) {
         self.lookups[cache as usize][1].inc();
-        self.entries.with_label_values(&[cache.label()]).set(i64::try_from(entries).unwrap_or(i64::MAX));
+        self.entries.with_label_values(&[cache.label()]).set(value(entries));
     }
 
     pub(super) fn observe_review(&self, review: Review, took: Duration) {

@@ -29,7 +29,7 @@ pub use web::Web;
 use crate::deliver::Monitor;
 use crate::history;
 use crate::ingest::Face;
-use crate::metrics;
+use crate::metrics::{self, Registrar};
 use crate::server::Origins;
 use crate::shard::{Settings, Shards};
 use crate::upstream::Verb;
@@ -77,9 +77,6 @@ pub struct Access {
 
 impl Admin {
     /// Creates the endpoints of these parts, and registers the metrics of the shards.
-    ///
-    /// # Errors
-    /// Never in practice: the names are valid.
     pub fn new(
         registry: Registry,
         shards: Shards,
@@ -87,10 +84,10 @@ impl Admin {
         history: history::Monitor,
         limits: Settings,
         access: Access,
-    ) -> Result<Self, prometheus::Error> {
+    ) -> Self {
         let limits = Arc::new(ArcSwap::from_pointee(limits));
-        registry.register(Box::new(ShardCollector::new(shards.clone(), Arc::clone(&limits))?))?;
-        Ok(Self(Arc::new(Inner {
+        Registrar(&registry).register(ShardCollector::new(shards.clone(), Arc::clone(&limits)));
+        Self(Arc::new(Inner {
             passwords: Passwords::new(shards.clock().clone()),
             registry,
             shards,
@@ -103,7 +100,7 @@ impl Admin {
             web: ArcSwap::default(),
             config: ArcSwap::default(),
             face: OnceLock::new(),
-        })))
+        }))
     }
 
     /// Returns the layers that every request passes, from the outermost, and the router.

@@ -66,7 +66,7 @@ impl Secured {
         let web = config.admin_web_config_file.as_deref().map(config::load_web).transpose()?.unwrap_or_default();
         let settings = [config.tls.settings(), web.tls.clone()];
         let names = ["main", "admin"].into_iter().zip(&settings).filter(|(_, settings)| settings.is_some());
-        let mut metrics = tls::Metrics::new(registry, names.map(|(name, _)| name))?.into_iter();
+        let mut metrics = tls::Metrics::new(registry, names.map(|(name, _)| name)).into_iter();
         let [face, admin] = settings;
         let mut open = |settings: Option<tls::Settings>, connections: usize| {
             let Some(settings) = settings else { return Ok(None) };

@@ -25,7 +25,7 @@ use crate::event_log::{EventLog, Target};
 use crate::history;
 use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Registrar};
 use crate::passthrough::{self, Passthrough};
 use crate::server::{self, Places};
 use crate::shadow::{self, Shadow};
@@ -150,7 +150,7 @@ impl App {
     ) -> Result<Arc<Self>, Error> {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let secret = secret()?;
-        let beginning = Beginning::of(&config.spool, secret, &registry)?;
+        let beginning = Beginning::of(&config.spool, secret, &registry);
         let secret = beginning.as_ref().map_or(secret, Beginning::secret);
         let count = config.shards.count(cores);
         let shards = Shards::new(count, &config.shard, config.policy.clone(), clock, secret, fastrand::u64(..));
@@ -159,14 +159,14 @@ impl App {
         }
         let spool = beginning.map(|beginning| beginning.restore(&shards));
         let (shadow, runner) = Shadow::new(shards.clone(), self::secret()?);
-        let monitor = Monitor::new(config.gate, &registry)?;
-        let metrics = Metrics::new(&registry)?;
-        let access = access(&config, &upstream, shards.clock().clone(), &registry)?;
+        let monitor = Monitor::new(config.gate, &registry);
+        let metrics = Metrics::new(&registry);
+        let access = access(&config, &upstream, shards.clock().clone(), &registry);
         let mode = match upstream {
             Upstream::Apiserver(_) => config.upstream.history,
             Upstream::Embedded(_) => history::Mode::Off,
         };
-        let history = history::Monitor::new(&registry, mode)?;
+        let history = history::Monitor::new(&registry, mode);
         let (address, admin_address) = listeners.addresses(&config)?;
         let secured = Secured::new(&config, shards.clock().now(), &registry)?;
         let admin_access = admin::Access {
@@ -174,7 +174,7 @@ impl App {
             is_open: !admin_address.ip().to_canonical().is_loopback() && !secured.admin_requires_certificate(),
         };
         let (shown, limits) = (shards.clone(), config.shard.clone());
-        let admin = Admin::new(registry.clone(), shown, monitor.clone(), history.clone(), limits, admin_access)?;
+        let admin = Admin::new(registry.clone(), shown, monitor.clone(), history.clone(), limits, admin_access);
         let app = Arc::new(Self {
             address,
             admin_address,
@@ -221,8 +221,8 @@ impl App {
         self.metrics.config_loaded(&config.hash(), self.shards.clock().now().wall_seconds());
         self.admin.set_config(config.to_yaml());
         self.admin.set_web(self.secured.web());
-        let event_log = self.start_event_log(&config)?;
-        let ingest_metrics = ingest::Metrics::new(&self.registry)?;
+        let event_log = self.start_event_log(&config);
+        let ingest_metrics = ingest::Metrics::new(&self.registry);
         let aliases = Aliases::new(config.ingest.max_aliases, secret()?);
         let connections = ingest_metrics.connections.clone();
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
@@ -239,7 +239,7 @@ impl App {
         if config.admission.enabled {
             face = face.admitting(config.admission.settings.clone());
         }
-        self.registry.register(Box::new(ingest::NamesCollector::new(face.clone())?))?;
+        Registrar(&self.registry).register(ingest::NamesCollector::new(face.clone()));
         let limits = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             client_timeout: config.ingest.request_timeout,
@@ -264,7 +264,7 @@ impl App {
             }
             served.cancel();
         });
-        self.serve_admin(listeners.admin, &limits)?;
+        self.serve_admin(listeners.admin, &limits);
         self.follow_files();
         if let Some(spool) = self.spool.clone() {
             self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
@@ -296,17 +296,17 @@ impl App {
         }
     }
 
-    fn serve_admin(self: &Arc<Self>, listener: TcpListener, limits: &server::Settings) -> Result<(), Error> {
+    fn serve_admin(self: &Arc<Self>, listener: TcpListener, limits: &server::Settings) {
         let admin = server::Server {
             listener: listener.into(),
             tls: self.secured.admin.clone(),
             settings: server::Settings { max_connections: ADMIN_CONNECTIONS, ..limits.clone() },
-            connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")?,
+            connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")
+                .expect("a valid name"),
             tasks: self.tasks.clone(),
             end: self.stop_admin.clone().into(),
         };
         self.guard(admin.serve(self.admin.service()));
-        Ok(())
     }
 
     /// Creates the pass-through, if it is enabled. Its metrics are registered in any case.
@@ -345,19 +345,19 @@ impl App {
         });
     }
 
-    fn start_event_log(&self, config: &Config) -> Result<EventLog, Error> {
-        let Some(target) = config.event_log.clone() else { return Ok(EventLog::none()) };
+    fn start_event_log(&self, config: &Config) -> EventLog {
+        let Some(target) = config.event_log.clone() else { return EventLog::none() };
         let to = match &target {
             Target::Stdout => "stdout".to_owned(),
             Target::File(path) => path.display().to_string(),
         };
-        let (log, writer) = EventLog::new(target, &self.registry)?;
+        let (log, writer) = EventLog::new(target, &self.registry);
         self.tasks.spawn(async move {
             if let Err(error) = writer.await {
                 tracing::error!(to, %error, "the event log cannot be written; all further lines are left out");
             }
         });
-        Ok(log)
+        log
     }
 
     /// Returns the TCP address to which components post; an unspecified one with a Unix domain socket.
@@ -457,7 +457,7 @@ impl App {
 }
 
 /// Creates the access control of the listener; it asks the apiserver, if that is the upstream.
-fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registry) -> Result<Access, Error> {
+fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registry) -> Access {
     let ask: access::Ask = match upstream {
         Upstream::Apiserver(apiserver) => {
             let apiserver = apiserver.clone();
@@ -472,7 +472,7 @@ fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registr
         }),
     };
     let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
-    Ok(Access::new(config.access.clone(), ask, clock, secret, access::Metrics::new(registry)?))
+    Access::new(config.access.clone(), ask, clock, secret, access::Metrics::new(registry))
 }
 
 /// Returns this process's name on the records that it writes, unique among all processes.

@@ -117,7 +117,7 @@ async fn watch(observe: &Observe, compared: &mut Compared) -> Result<(), Error> 
         context: observe.context.clone(),
         ..apiserver::Settings::default()
     };
-    let metrics = upstream::Metrics::new(&Registry::new()).map_err(app::Error::from)?;
+    let metrics = upstream::Metrics::new(&Registry::new());
     let apiserver = Apiserver::connect(&settings, clock.clone(), metrics).await.map_err(app::Error::from)?;
     let mut save = Save::create(observe.save.as_deref())?;
     let news = apiserver.history(observe.namespace.as_deref(), std::sync::Arc::new(|| ()));

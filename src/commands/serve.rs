@@ -42,7 +42,7 @@ async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Res
     let mut hang_up = handler(SignalKind::hangup(), "SIGHUP")?;
     let registry = Registry::new();
     let clock = Clock::system();
-    let metrics = upstream::Metrics::new(&registry).map_err(app::Error::from)?;
+    let metrics = upstream::Metrics::new(&registry);
     // The kubeconfig too is checked before a port is opened. On a thread for blocking calls, because kube waits for exec
     // plugins there.
     let connecting = {

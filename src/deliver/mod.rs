@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Mono, Now};
 use crate::event::cut;
 use crate::event::repair::Repair;
+use crate::metrics::value;
 use crate::outbox::{
     Answer, Applied, Fault, LostReason, NORMAL_TURN, RecordId, RefusalReason, Retry, STORM_MARK, Settlement, StormNews,
     Write,
@@ -66,23 +67,20 @@ struct Inner {
 
 impl Monitor {
     /// Creates the monitor of a delivery with these settings, and registers the metrics.
-    ///
-    /// # Errors
-    /// If the registry already has metrics of these names.
-    pub fn new(settings: GateSettings, registry: &Registry) -> prometheus::Result<Self> {
+    pub fn new(settings: GateSettings, registry: &Registry) -> Self {
         let monitor = Self(Arc::new(Inner {
             settings: ArcSwap::default(),
             last_turn: AtomicI64::default(),
             is_tried: AtomicBool::default(),
-            metrics: Metrics::new(registry)?,
+            metrics: Metrics::new(registry),
         }));
         monitor.set_settings(settings);
-        Ok(monitor)
+        monitor
     }
 
     /// Applies reloaded settings from the next turn of the loop.
     pub fn set_settings(&self, settings: GateSettings) {
-        self.0.metrics.in_flight_limit.set(number(settings.max_in_flight));
+        self.0.metrics.in_flight_limit.set(value(settings.max_in_flight));
         self.0.settings.store(Arc::new(settings));
     }
 
@@ -123,7 +121,7 @@ impl Monitor {
 
     /// Returns how many refused records were repaired in this way.
     pub fn repairs(&self, repair: Repair) -> u64 {
-        self.0.metrics.repairs.with_label_values(&[repair.label()]).get()
+        self.0.metrics.repairs[repair as usize].get()
     }
 
     /// Whether the upstream's newest answer to this verb of delivery was 403.
@@ -153,11 +151,6 @@ impl Monitor {
             Answer::Refused(_) | Answer::Retry(_) => false,
         }
     }
-}
-
-/// Converts a number of requests to the value of a gauge.
-fn number(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// The delivery loop's state.
@@ -254,8 +247,8 @@ impl Delivery {
         self.monitor.0.last_turn.store(now.mono.0, Ordering::Relaxed);
         self.log_storms(now.mono);
         let flow = (0..BURST).try_for_each(|_| self.send_one(now));
-        self.monitor.0.metrics.in_flight.set(number(self.gate.in_flight()));
-        self.monitor.0.metrics.window.set(number(self.gate.window()));
+        self.monitor.0.metrics.in_flight.set(value(self.gate.in_flight()));
+        self.monitor.0.metrics.window.set(value(self.gate.window()));
         let turn = now.mono.after(TURN);
         flow.map_break(|wakeup| wakeup.map_or(turn, |wakeup| wakeup.min(turn)))
     }
@@ -384,7 +377,7 @@ impl Delivery {
     fn settle_record(&mut self, shard: usize, record: RecordId, answer: Answer, now: Mono) {
         let Settlement { repairs, lost, .. } = self.shards.settle(shard, record, answer);
         for repair in repairs {
-            self.monitor.0.metrics.repairs.with_label_values(&[repair.label()]).inc();
+            self.monitor.0.metrics.repairs[repair as usize].inc();
         }
         if let Some((reason, _)) = lost {
             self.log_loss(reason, now);

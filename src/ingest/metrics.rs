@@ -7,15 +7,13 @@ use axum::http::Method;
 use axum::response::Response;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{
-    Histogram, IntCounter, IntGauge, Registry, register_histogram_with_registry,
-    register_int_counter_vec_with_registry, register_int_gauge_with_registry,
-};
+use prometheus::{Histogram, IntCounter, IntGauge, Registry};
 
 use super::Face;
 use super::admit::Answer;
 use super::layer::Next;
 use crate::event::repair::Repair;
+use crate::metrics::{Registrar, value};
 use crate::shard::Outcome;
 
 /// Metrics of ingest. Clones share the counters.
@@ -77,57 +75,51 @@ const CODES: [&str; 5] = ["2xx", "3xx", "4xx", "429", "5xx"];
 
 impl Metrics {
     /// Registers the metrics, every combination of labels at zero.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            register_int_counter_vec_with_registry!(name, help, labels, registry)
-        };
-        let requests = counters(
+    pub fn new(registry: &Registry) -> Self {
+        let make = Registrar(registry);
+        let requests = make.counters(
             "eventweir_ingest_requests_total",
             "Answered requests of clients by method and class of answer.",
             &["verb", "code"],
-        )?;
-        let outcomes = counters(
-            "eventweir_ingest_occurrences_total",
-            "Accepted occurrences, by their first outcome.",
-            &["outcome"],
-        )?;
-        let repairs = counters(
-            "eventweir_ingest_repairs_total",
-            "Events that were repaired instead of refused, by fault.",
-            &["what"],
-        )?;
-        let admissions =
-            counters("eventweir_admission_requests_total", "Admission reviews of events, by answer.", &["answer"])?;
-        let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
-        Ok(Self {
+        );
+        Self {
             requests: Verb::ALL.map(|verb| CODES.map(|code| requests.with_label_values(&[verb.label(), code]))),
-            outcomes: Outcome::ALL.map(|outcome| outcomes.with_label_values(&[outcome.label()])),
-            connections: gauge(
-                "eventweir_ingest_connections",
-                "Open connections of clients, without WebSockets and tunnels.",
-            )?,
-            watches: gauge("eventweir_ingest_watches", "Open watches of clients; limit: ingest.maxWatches.")?,
-            taps: gauge("eventweir_ingest_taps", "Open taps; limit: 16.")?,
-            list_bytes: gauge(
+            outcomes: make.counter_each(
+                "eventweir_ingest_occurrences_total",
+                "Accepted occurrences, by their first outcome.",
+                "outcome",
+                Outcome::ALL.map(Outcome::label),
+            ),
+            connections: make
+                .gauge("eventweir_ingest_connections", "Open connections of clients, without WebSockets and tunnels."),
+            watches: make.gauge("eventweir_ingest_watches", "Open watches of clients; limit: ingest.maxWatches."),
+            taps: make.gauge("eventweir_ingest_taps", "Open taps; limit: 16."),
+            list_bytes: make.gauge(
                 "eventweir_ingest_list_bytes",
                 "Bytes of lists that wait for their clients; limit: ingest.maxListBytes.",
-            )?,
-            read_bytes: gauge(
+            ),
+            read_bytes: make.gauge(
                 "eventweir_ingest_read_bytes",
                 "Bytes reserved for request bodies in memory; limit: ingest.maxReadBytes.",
-            )?,
-            repairs: Repair::ALL.map(|repair| repairs.with_label_values(&[repair.label()])),
-            admissions: Answer::ALL.map(|answer| admissions.with_label_values(&[answer.label()])),
-            admission_seconds: register_histogram_with_registry!(
+            ),
+            repairs: make.counter_each(
+                "eventweir_ingest_repairs_total",
+                "Events that were repaired instead of refused, by fault.",
+                "what",
+                Repair::ALL.map(Repair::label),
+            ),
+            admissions: make.counter_each(
+                "eventweir_admission_requests_total",
+                "Admission reviews of events, by answer.",
+                "answer",
+                Answer::ALL.map(Answer::label),
+            ),
+            admission_seconds: make.histogram(
                 "eventweir_admission_duration_seconds",
                 "Time from the last byte of an admission review to the answer.",
-                ADMISSION_BUCKETS.to_vec(),
-                registry
-            )?,
-        })
+                &ADMISSION_BUCKETS,
+            ),
+        }
     }
 
     fn count_request(&self, verb: Verb, code: u16) {
@@ -166,12 +158,9 @@ pub struct NamesCollector {
 
 impl NamesCollector {
     /// Creates the collector of a face.
-    ///
-    /// # Errors
-    /// Never in practice: the name is valid.
-    pub fn new(face: Face) -> Result<Self, prometheus::Error> {
-        let help = "Aliases; limit: ingest.maxAliases.";
-        Ok(Self { face, known: IntGauge::new("eventweir_ingest_aliases", help)? })
+    pub fn new(face: Face) -> Self {
+        let known = IntGauge::new("eventweir_ingest_aliases", "Aliases; limit: ingest.maxAliases.");
+        Self { face, known: known.expect("a valid name") }
     }
 }
 
@@ -181,7 +170,7 @@ impl Collector for NamesCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.known.set(i64::try_from(self.face.0.aliases.len()).unwrap_or(i64::MAX));
+        self.known.set(value(self.face.0.aliases.len()));
         self.known.collect()
     }
 }

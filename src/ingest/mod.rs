@@ -362,10 +362,10 @@ mod tests {
         let (clock, one) = (Clock::simulated(1_772_352_000_000_000_000), NonZeroUsize::MIN);
         let secret = KeySecret(7, 9);
         let shards = Shards::new(one, &shard::Settings::default(), Policy::default(), clock.clone(), secret, 1);
-        let metrics = crate::upstream::Metrics::new(&registry).unwrap();
+        let metrics = crate::upstream::Metrics::new(&registry);
         let store = store::Store::new(store::Settings::default(), 1);
         let ask: access::Ask = Arc::new(|_, _| panic!("no caller has a token"));
-        let counted = access::Metrics::new(&registry).unwrap();
+        let counted = access::Metrics::new(&registry);
         let access = Access::new(settings, ask, clock.clone(), secret, counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
         let (shadow, _runner) = Shadow::new(shards.clone(), secret);
@@ -374,7 +374,7 @@ mod tests {
         listed.cancel();
         let upstream_up = IntGauge::new("up", "up").unwrap();
         let shared = Shared { access, tasks, stop, listed, spool: None, shadow, upstream_up };
-        let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry).unwrap());
+        let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry));
         (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), shared), registry)
     }
 

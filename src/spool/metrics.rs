@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntGauge, Registry};
-use prometheus::{
-    register_histogram_with_registry, register_int_counter_with_registry, register_int_gauge_with_registry,
-};
+
+use crate::metrics::Registrar;
 
 /// Metrics of the spool; clones share their values.
 #[derive(Debug, Clone)]
@@ -26,47 +25,37 @@ const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 
 impl Metrics {
     /// Registers the metrics.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let gauge = |name: &str, help: &str| register_int_gauge_with_registry!(name, help, registry);
-        let counter = |name: &str, help: &str| register_int_counter_with_registry!(name, help, registry);
-        Ok(Self {
-            entries: gauge("eventweir_spool_entries", "Records in the spool.")?,
-            bytes: gauge("eventweir_spool_file_bytes", "Bytes of the spool's file.")?,
-            degraded: gauge(
+    pub(super) fn new(registry: &Registry) -> Self {
+        let make = Registrar(registry);
+        Self {
+            entries: make.gauge("eventweir_spool_entries", "Records in the spool."),
+            bytes: make.gauge("eventweir_spool_file_bytes", "Bytes of the spool's file."),
+            degraded: make.gauge(
                 "eventweir_spool_degraded",
                 "1 while waiting writes are in memory only, 0 while they are in the spool.",
-            )?,
-            errors: counter(
+            ),
+            errors: make.counter(
                 "eventweir_spool_errors_total",
                 "Commits that failed or took too long, and failed attempts to use the spool.",
-            )?,
-            restored: counter(
+            ),
+            restored: make.counter(
                 "eventweir_spool_restored_occurrences_total",
                 "Occurrences restored from the spool of an earlier process.",
-            )?,
-            torn: counter("eventweir_spool_torn_entries_total", "Damaged entries of the spool, which are lost.")?,
-            damaged: counter(
+            ),
+            torn: make.counter("eventweir_spool_torn_entries_total", "Damaged entries of the spool, which are lost."),
+            damaged: make.counter(
                 "eventweir_spool_damaged_files_total",
                 "Damaged files of the spool, set aside after their valid entries were recovered.",
-            )?,
-            commits: register_histogram_with_registry!(
+            ),
+            commits: make.histogram(
                 "eventweir_spool_commit_duration_seconds",
                 "Duration of a commit, which makes several changes durable.",
-                BUCKETS.to_vec(),
-                registry
-            )?,
-        })
+                &BUCKETS,
+            ),
+        }
     }
 
     pub(super) fn committed(&self, took: Duration) {
         self.commits.observe(took.as_secs_f64());
     }
-}
-
-/// Converts a size to the value of a gauge.
-pub(super) fn size(size: u64) -> i64 {
-    i64::try_from(size).unwrap_or(i64::MAX)
 }

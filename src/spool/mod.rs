@@ -33,9 +33,10 @@ pub use medium::{Directory, Medium};
 pub use store::Error;
 
 use crate::correlator::KeySecret;
+use crate::metrics::value;
 use crate::outbox::Entry;
 use crate::shard::Shards;
-use metrics::{Metrics, size};
+use metrics::Metrics;
 
 /// Settings of the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,29 +106,18 @@ pub struct Beginning {
 
 impl Beginning {
     /// Opens the spool of `settings`; `None` without a directory. Registers the metrics in any case.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn of(settings: &Settings, secret: KeySecret, registry: &Registry) -> Result<Option<Self>, prometheus::Error> {
+    pub fn of(settings: &Settings, secret: KeySecret, registry: &Registry) -> Option<Self> {
         let Some(dir) = settings.dir.clone() else {
             // They stay 0, so that alerts on them have data.
-            Metrics::new(registry)?;
-            return Ok(None);
+            Metrics::new(registry);
+            return None;
         };
-        Self::new(Arc::new(Directory(dir)), settings.commit_interval, secret, registry).map(Some)
+        Some(Self::new(Arc::new(Directory(dir)), settings.commit_interval, secret, registry))
     }
 
     /// Opens the spool. One that cannot be used is not an error: it is retried while the program runs.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn new(
-        medium: Arc<dyn Medium>,
-        commit_interval: Duration,
-        secret: KeySecret,
-        registry: &Registry,
-    ) -> Result<Self, prometheus::Error> {
-        let metrics = Metrics::new(registry)?;
+    pub fn new(medium: Arc<dyn Medium>, commit_interval: Duration, secret: KeySecret, registry: &Registry) -> Self {
+        let metrics = Metrics::new(registry);
         let mut keeper = Keeper::new(medium, fastrand::u64(..), secret);
         let opened = keeper.open();
         let secret = keeper.take_secret();
@@ -148,7 +138,7 @@ impl Beginning {
                 Vec::new()
             }
         };
-        Ok(Self { spool, entries, secret })
+        Self { spool, entries, secret }
     }
 
     /// Returns the secret that the shards must hash keys with to find the records of an earlier process.
@@ -300,8 +290,8 @@ impl Spool {
         }
         shards.settle_changes(&changes, committed.is_ok());
         let (_, entries, bytes) = committed?;
-        self.0.metrics.entries.set(size(entries));
-        self.0.metrics.bytes.set(size(bytes));
+        self.0.metrics.entries.set(value(entries));
+        self.0.metrics.bytes.set(value(bytes));
         if self.0.degraded.swap(false, Ordering::Relaxed) {
             self.0.metrics.degraded.set(0);
             tracing::info!("the spool can be used again");
@@ -397,7 +387,7 @@ mod tests {
         let (settings, clock) = (shard::Settings::default(), Clock::manual(0));
         let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, secret, 1);
         let medium = Arc::new(Directory(folder.path().to_owned()));
-        let spool = Beginning::new(medium, Duration::ZERO, secret, &registry).unwrap().restore(&shards);
+        let spool = Beginning::new(medium, Duration::ZERO, secret, &registry).restore(&shards);
         let commits = || {
             let families = registry.gather();
             let found = families.iter().find(|family| family.name() == "eventweir_spool_commit_duration_seconds");
@@ -422,7 +412,7 @@ mod tests {
         let (settings, clock) = (shard::Settings::default(), Clock::manual(0));
         let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, secret, 1);
         let medium = Arc::new(Directory(folder.path().to_owned()));
-        let spool = Beginning::new(medium, Duration::ZERO, secret, &Registry::new()).unwrap().restore(&shards);
+        let spool = Beginning::new(medium, Duration::ZERO, secret, &Registry::new()).restore(&shards);
         assert!(!runtime.unwrap().block_on(spool.round(&shards, PATIENCE)));
         assert!(spool.is_degraded());
     }

@@ -183,7 +183,7 @@ mod tests {
     use crate::upstream::store::Namespaces;
 
     fn embedded(settings: Settings) -> Embedded {
-        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let metrics = Metrics::new(&Registry::new());
         Embedded::new(settings, Clock::simulated(0), metrics)
     }
 

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, Registry};
 
 use super::Verb;
+use crate::metrics::Registrar;
 use crate::outbox::{Answer, Fault};
 
 /// Metrics of the upstream; clones share their values.
@@ -21,27 +22,24 @@ const DURATION_BUCKETS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.
 
 impl Metrics {
     /// Registers the metrics, every combination of labels at zero.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let requests = IntCounterVec::new(
-            Opts::new("eventweir_upstream_requests_total", "Requests to the upstream by verb and answer."),
+    pub fn new(registry: &Registry) -> Self {
+        let make = Registrar(registry);
+        let requests = make.counters(
+            "eventweir_upstream_requests_total",
+            "Requests to the upstream by verb and answer.",
             &["verb", "answer"],
-        )?;
-        let duration = HistogramVec::new(
-            HistogramOpts::new(
-                "eventweir_upstream_request_duration_seconds",
-                "Time from sending a request to the upstream to its complete answer or the deadline; of a watch, to \
-                 its beginning.",
-            )
-            .buckets(DURATION_BUCKETS.to_vec()),
+        );
+        let duration = make.histograms(
+            "eventweir_upstream_request_duration_seconds",
+            "Time from sending a request to the upstream to its complete answer or the deadline; of a watch, to its \
+             beginning.",
             &["verb"],
-        )?;
-        let evicted = IntCounter::new(
+            &DURATION_BUCKETS,
+        );
+        let evicted = make.counter(
             "eventweir_store_evicted_events_total",
             "Events that the embedded store evicted before their time because of its limits.",
-        )?;
+        );
         for verb in Verb::ALL {
             duration.with_label_values(&[verb.label()]);
             let answers = ["stored", "missing", "exists", "refused"].map(str::to_owned);
@@ -49,10 +47,7 @@ impl Metrics {
                 requests.with_label_values(&[verb.label(), &answer]);
             }
         }
-        registry.register(Box::new(requests.clone()))?;
-        registry.register(Box::new(duration.clone()))?;
-        registry.register(Box::new(evicted.clone()))?;
-        Ok(Self { requests, duration, evicted })
+        Self { requests, duration, evicted }
     }
 
     /// Counts a request. `None` is a success without an event, such as a list.
@@ -87,11 +82,10 @@ mod tests {
     #[test]
     fn every_combination_is_there_from_the_start() {
         let registry = Registry::new();
-        Metrics::new(&registry).unwrap();
+        Metrics::new(&registry);
         let families = registry.gather();
         let series = |name: &str| families.iter().find(|family| family.name() == name).unwrap().get_metric().len();
         assert_eq!(series("eventweir_upstream_requests_total"), 7 * 12);
         assert_eq!(series("eventweir_upstream_request_duration_seconds"), 7);
-        assert!(Metrics::new(&registry).is_err());
     }
 }

@@ -145,7 +145,7 @@ mod tests {
     use crate::upstream::{DeleteOptions, Metrics};
 
     fn embedded() -> Embedded {
-        let embedded = Embedded::new(Settings::default(), Clock::simulated(0), Metrics::new(&Registry::new()).unwrap());
+        let embedded = Embedded::new(Settings::default(), Clock::simulated(0), Metrics::new(&Registry::new()));
         for (namespace, name, value) in [("shop", "a", "1"), ("shop", "b", "2"), ("zoo", "c", "1")] {
             let mut event = Event::default();
             (event.metadata.namespace, event.metadata.name) = (namespace.into(), name.into());

@@ -28,7 +28,7 @@ impl Program {
         config.shutdown.grace = Duration::ZERO;
         let (clock, registry) = (Clock::manual(wall), Registry::new());
         let store = store(config.upstream.store.clone(), &clock);
-        let embedded = Embedded::with_store(store, clock.clone(), Metrics::new(&registry).unwrap());
+        let embedded = Embedded::with_store(store, clock.clone(), Metrics::new(&registry));
         let listeners = Listeners::bind(&config).await.unwrap();
         let upstream = Upstream::Embedded(embedded.clone());
         let app = App::start(config, ConfigSource::default(), listeners, upstream, registry, clock.clone()).unwrap();

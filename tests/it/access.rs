@@ -71,8 +71,8 @@ impl Guarded {
         let reviewer = Arc::new(Mutex::new(Reviewer::default()));
         let answers = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
         let ask = ask(&reviewer, &answers);
-        let access = Access::new(settings, ask, clock.clone(), secret, Metrics::new(&registry).unwrap());
-        let metrics = upstream::Metrics::new(&registry).unwrap();
+        let access = Access::new(settings, ask, clock.clone(), secret, Metrics::new(&registry));
+        let metrics = upstream::Metrics::new(&registry);
         let store = store::Store::new(store::Settings::default(), 1);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock.clone(), metrics));
         let settings = ingest::Settings { repair: Repair::Off, ..ingest::Settings::default() };
@@ -85,7 +85,7 @@ impl Guarded {
             shadow: eventweir::shadow::Shadow::new(shards.clone(), secret).0,
             upstream_up: prometheus::IntGauge::new("up", "up").unwrap(),
         };
-        let (aliases, metrics) = (Aliases::new(one, secret), ingest::Metrics::new(&registry).unwrap());
+        let (aliases, metrics) = (Aliases::new(one, secret), ingest::Metrics::new(&registry));
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
         Self { face, access, shards, clock, registry, reviewer, answers }
     }

@@ -66,7 +66,7 @@ impl World {
 
     fn begin_on(&mut self, medium: Arc<dyn Medium>, upstream: Upstream, writer: Option<&str>) -> Life {
         let secret = KeySecret(self.rng.u64(..), self.rng.u64(..));
-        let beginning = Beginning::new(medium, Duration::from_millis(10), secret, &Registry::new()).unwrap();
+        let beginning = Beginning::new(medium, Duration::from_millis(10), secret, &Registry::new());
         let settings = shard::Settings { outbox: self.outbox.clone(), ..shard::Settings::default() };
         let count = NonZeroUsize::new(self.rng.usize(1..4)).unwrap();
         let policy = policy(self.correlator.clone());
@@ -77,7 +77,7 @@ impl World {
         let spool = beginning.restore(&shards);
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(spool.clone().run(shards.clone(), stop.clone()));
-        let monitor = Monitor::new(GateSettings::default(), &Registry::new()).unwrap();
+        let monitor = Monitor::new(GateSettings::default(), &Registry::new());
         tasks.spawn(deliver::run(shards.clone(), upstream, monitor, stop.clone(), 1));
         Life { shards, spool, stop, tasks }
     }
@@ -365,7 +365,7 @@ async fn a_drain_does_not_wait_for_a_hanging_disk() {
 async fn records_lost_by_the_embedded_store_are_created_again() {
     let mut world = World::new(4);
     let embedded = |clock| {
-        let metrics = Metrics::new(&Registry::new()).unwrap();
+        let metrics = Metrics::new(&Registry::new());
         Upstream::Embedded(Embedded::new(store::Settings::default(), clock, metrics))
     };
     let life = world.begin_before(embedded(world.fake.clock()), None);
@@ -515,7 +515,7 @@ impl Wake for Looking {
 #[tokio::test(start_paused = true)]
 async fn the_last_commit_has_what_the_one_before_it_could_not_commit() {
     let (disk, registry, secret) = (Disk::default(), Registry::new(), KeySecret(1, 2));
-    let beginning = Beginning::new(Arc::new(disk.clone()), Duration::ZERO, secret, &registry).unwrap();
+    let beginning = Beginning::new(Arc::new(disk.clone()), Duration::ZERO, secret, &registry);
     let policy = policy(correlator::Settings::default());
     let clock = Clock::simulated(START);
     let shards = Shards::new(NonZeroUsize::MIN, &shard::Settings::default(), policy, clock, secret, 1);

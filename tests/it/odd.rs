@@ -195,7 +195,7 @@ async fn a_review_whose_answer_cannot_be_read_is_logged() {
         Box::pin(async move { Ok(answer) })
     });
     let settings = Settings { tokens: TokenReview { is_on: true, ..TokenReview::default() }, ..Settings::default() };
-    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let metrics = Metrics::new(&Registry::new());
     let access = Access::new(settings, ask, Clock::manual(START), KeySecret(7, 9), metrics);
     let mut headers = HeaderMap::new();
     headers.insert("authorization", "Bearer t-secret".parse().unwrap());
@@ -278,7 +278,7 @@ async fn answers_without_an_end_or_without_sense_are_no_answers_and_bounded() {
         });
         std::fs::write(&path, kubeconfig.to_string()).unwrap();
         let settings = apiserver::Settings { kubeconfig: Some(path.clone()), ..apiserver::Settings::default() };
-        let metrics = upstream::Metrics::new(&Registry::new()).unwrap();
+        let metrics = upstream::Metrics::new(&Registry::new());
         let apiserver = Apiserver::connect(&settings, Clock::manual(START), metrics).await.unwrap();
         let answer = apiserver.write(&Request::Create { group: ApiGroup::Core, event: Box::new(plain()) }).await;
         assert!(matches!(answer, Answer::Retry(retry) if retry.fault == cause), "{head:?}: {answer:?}");

@@ -192,7 +192,7 @@ fn settings(folder: &Path) -> Settings {
 }
 
 fn tls(settings: Settings, limits: Limits) -> Tls {
-    let metrics = Metrics::new(&Registry::new(), ["main"]).unwrap().remove(0);
+    let metrics = Metrics::new(&Registry::new(), ["main"]).remove(0);
     Tls::new(settings, limits, Now::default(), metrics).unwrap()
 }
 

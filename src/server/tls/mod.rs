@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use prometheus::{IntGaugeVec, Registry, register_int_gauge_vec_with_registry};
+use prometheus::{IntGaugeVec, Registry};
 use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -32,6 +32,7 @@ pub use files::{Fault, Part};
 
 use super::PeerCertificate;
 use crate::clock::Now;
+use crate::metrics::Registrar;
 use files::{Contents, Digest, Loaded};
 
 /// Timeout of a handshake.
@@ -283,30 +284,23 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers the metrics of all listeners with TLS, one series each.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn new(
-        registry: &Registry,
-        listeners: impl IntoIterator<Item = &'static str>,
-    ) -> Result<Vec<Self>, prometheus::Error> {
-        let last_reload_successful = register_int_gauge_vec_with_registry!(
+    pub fn new(registry: &Registry, listeners: impl IntoIterator<Item = &'static str>) -> Vec<Self> {
+        let make = Registrar(registry);
+        let last_reload_successful = make.gauges(
             "eventweir_tls_last_reload_successful",
             "0 while the newest certificate files cannot be used, so that the old ones are active.",
             &["listener"],
-            registry
-        )?;
-        let expiry = register_int_gauge_vec_with_registry!(
+        );
+        let expiry = make.gauges(
             "eventweir_tls_certificate_expiry_timestamp_seconds",
             "Expiry of the listener's certificate, in seconds since 1970.",
             &["listener"],
-            registry
-        )?;
+        );
         let of = |listener| {
             let (last_reload_successful, expiry) = (last_reload_successful.clone(), expiry.clone());
             Self { listener, last_reload_successful, expiry }
         };
-        Ok(listeners.into_iter().map(of).collect())
+        listeners.into_iter().map(of).collect()
     }
 
     fn failed(&self) {
@@ -346,7 +340,7 @@ mod tests {
             client_ca: None,
             requires_certificate: false,
         };
-        let metrics = Metrics::new(&prometheus::Registry::new(), ["main"]).unwrap().remove(0);
+        let metrics = Metrics::new(&prometheus::Registry::new(), ["main"]).remove(0);
         let at = |days: i64| Now { wall: days * 86_400_000_000_000, ..Now::default() };
         let tls = Tls::new(settings, Limits::default(), at(20_000), metrics).unwrap();
         let seen = |days: i64| {

@@ -258,7 +258,7 @@ mod tests {
         S: Clone + Send + Sync + 'static,
     {
         let (registry, settings) = (prometheus::Registry::new(), Settings::default());
-        Apiserver::behind(service, &settings, clock, crate::upstream::Metrics::new(&registry).unwrap())
+        Apiserver::behind(service, &settings, clock, crate::upstream::Metrics::new(&registry))
     }
 
     async fn first(apiserver: &Apiserver, number: usize) -> Vec<String> {

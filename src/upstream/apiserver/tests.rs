@@ -55,7 +55,7 @@ fn apiserver(reply: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> (Upstrea
         }
     });
     let registry = Registry::new();
-    let metrics = Metrics::new(&registry).unwrap();
+    let metrics = Metrics::new(&registry);
     let apiserver = Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics);
     (Upstream::Apiserver(apiserver), log, registry)
 }
@@ -297,7 +297,7 @@ async fn as_user(server: &str, user: &Value) -> Result<Apiserver, Error> {
 }
 
 pub(super) async fn connect(settings: Settings) -> Result<Apiserver, Error> {
-    Apiserver::connect(&settings, Clock::system(), Metrics::new(&Registry::new()).unwrap()).await
+    Apiserver::connect(&settings, Clock::system(), Metrics::new(&Registry::new())).await
 }
 
 /// Through the whole client: a closed port, and peers that close the connection before and after reading.

@@ -58,7 +58,7 @@ pub(crate) async fn start_from(yaml: &str, source: ConfigSource) -> Program {
 /// Starts it with a parsed configuration.
 pub(crate) async fn start_as(config: Config, source: ConfigSource) -> Program {
     let (clock, registry) = (Clock::manual(START), Registry::new());
-    let metrics = Metrics::new(&registry).unwrap();
+    let metrics = Metrics::new(&registry);
     let embedded = Embedded::new(config.upstream.store.clone(), clock.clone(), metrics);
     launch(config, source, Upstream::Embedded(embedded), registry, clock).await
 }
@@ -80,7 +80,7 @@ pub(crate) async fn start_behind(apiserver: &Program, yaml: &str) -> Program {
         async move { client.send(request).await }
     });
     let settings = eventweir::upstream::apiserver::Settings::default();
-    let metrics = Metrics::new(&registry).unwrap();
+    let metrics = Metrics::new(&registry);
     let upstream = Upstream::Apiserver(Apiserver::behind(service, &settings, clock.clone(), metrics));
     launch(config, ConfigSource::default(), upstream, registry, clock).await
 }
@@ -90,7 +90,7 @@ pub(crate) async fn start_with_kubeconfig(path: &std::path::Path, yaml: &str) ->
     let (mut config, clock, registry) = (config(yaml), Clock::manual(START), Registry::new());
     config.upstream.backend = Backend::Apiserver;
     config.upstream.apiserver.kubeconfig = Some(path.to_owned());
-    let upstream = connect(&config, &clock, Metrics::new(&registry).unwrap()).await.unwrap();
+    let upstream = connect(&config, &clock, Metrics::new(&registry)).await.unwrap();
     launch(config, ConfigSource::default(), upstream, registry, clock).await
 }
 

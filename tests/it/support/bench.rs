@@ -70,7 +70,7 @@ impl Bench {
             shards.identify(writer);
         }
         let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
-        let monitor = Monitor::new(options.gate, &Registry::new()).unwrap();
+        let monitor = Monitor::new(options.gate, &Registry::new());
         delivery.spawn(deliver::run(shards.clone(), upstream, monitor.clone(), stop.clone(), 1));
         Self { shards, fake, monitor, accepted: 0, stop, delivery }
     }

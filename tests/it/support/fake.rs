@@ -162,7 +162,7 @@ impl FakeApiserver {
     pub(crate) fn upstream_with(&self, settings: &apiserver::Settings, registry: &Registry) -> Upstream {
         let fake = self.clone();
         let service = tower::service_fn(move |request| fake.clone().handle(request));
-        let metrics = Metrics::new(registry).unwrap();
+        let metrics = Metrics::new(registry);
         let clock = self.clock();
         Upstream::Apiserver(Apiserver::behind(service, settings, clock, metrics))
     }

@@ -21,7 +21,7 @@ pub(crate) type Webhook = Arc<dyn Fn(&Method, &mut Event) -> Result<(), Status> 
 pub(crate) fn behind(fake: &FakeApiserver, webhook: Webhook) -> Upstream {
     let (fake, clock) = (fake.clone(), fake.clock());
     let service = tower::service_fn(move |request| answer(fake.clone(), Arc::clone(&webhook), request));
-    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let metrics = Metrics::new(&Registry::new());
     Upstream::Apiserver(Apiserver::behind(service, &apiserver::Settings::default(), clock, metrics))
 }
 

@@ -127,8 +127,7 @@ impl Process {
         let (registry, clock) = (Registry::new(), fake.clock());
         let secret = KeySecret(rng.u64(..), rng.u64(..));
         let medium = || Arc::new(disk.clone());
-        let beginning =
-            setup.spool.then(|| Beginning::new(medium(), Duration::from_millis(10), secret, &registry).unwrap());
+        let beginning = setup.spool.then(|| Beginning::new(medium(), Duration::from_millis(10), secret, &registry));
         let secret = beginning.as_ref().map_or(secret, Beginning::secret);
         let shards = Shards::new(setup.shards, &file.settings, file.policy.clone(), clock.clone(), secret, rng.u64(..));
         if setup.writes == Writes::Exact {
@@ -139,7 +138,7 @@ impl Process {
         if let Some(spool) = spool.clone() {
             tasks.spawn(spool.run(shards.clone(), stop.clone()));
         }
-        let monitor = Monitor::new(file.gate, &registry).unwrap();
+        let monitor = Monitor::new(file.gate, &registry);
         // The API group of reads is that of writes, as the configuration does it.
         let group = if file.settings.outbox.group == UpstreamGroup::Events { ApiGroup::Events } else { ApiGroup::Core };
         let upstream = fake.upstream_with(&apiserver::Settings { group, ..apiserver::Settings::default() }, &registry);
@@ -149,7 +148,7 @@ impl Process {
         let (shadow, shadowing) = Shadow::new(shards.clone(), secret);
         tasks.spawn(shadowing.run(stop.clone()));
         let ask: access::Ask = Arc::new(|_, _| Box::pin(std::future::pending()));
-        let counted = access::Metrics::new(&registry).unwrap();
+        let counted = access::Metrics::new(&registry);
         let access = Access::new(access::Settings::default(), ask, clock, secret, counted);
         let listed = CancellationToken::new();
         listed.cancel();
@@ -165,9 +164,9 @@ impl Process {
         let aliases = Aliases::new(NonZeroUsize::new(1000).unwrap(), secret);
         let ack = if setup.spool { Ack::Durable } else { Ack::Accepted };
         let settings = ingest::Settings { ack, ..ingest::Settings::default() };
-        let metrics = ingest::Metrics::new(&registry).unwrap();
+        let metrics = ingest::Metrics::new(&registry);
         let (folder, mut logging) = (tempfile::tempdir().unwrap(), JoinSet::new());
-        let (event_log, writing) = EventLog::new(Target::File(folder.path().join(LOG)), &registry).unwrap();
+        let (event_log, writing) = EventLog::new(Target::File(folder.path().join(LOG)), &registry);
         logging.spawn(writing);
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, event_log, shared)
             .admitting(Admission::default());

@@ -43,7 +43,7 @@ impl Views {
             shadowed_since: 0,
             shadows: 0,
             is_whole: remembers_all(settings),
-            metrics: shard::Metrics::new().unwrap(),
+            metrics: shard::Metrics::default(),
             settings: settings.clone(),
             registry: registry.clone(),
         }

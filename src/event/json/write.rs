@@ -63,25 +63,38 @@ impl<T: Object> Write for T {
     }
 }
 
-impl Write for SmolStr {
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) -> bool {
-        text(self, out);
-        !self.is_empty()
-    }
+/// Implements [`Write`] for types that one expression encodes.
+macro_rules! by_value {
+    ($($value:ty: |$given:ident, $group:ident, $out:ident| $write:expr);+ $(;)?) => {
+        $(impl Write for $value {
+            fn write(&self, $group: ApiGroup, $out: &mut Vec<u8>) -> bool {
+                let $given = self;
+                $write
+            }
+        })+
+    };
 }
-
-impl Write for i32 {
-    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool {
-        i64::from(*self).write(group, out)
-    }
-}
-
-impl Write for i64 {
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) -> bool {
-        integer(*self, out);
-        *self != 0
-    }
-}
+by_value!(
+    SmolStr: |given, _group, out| {
+        text(given, out);
+        !given.is_empty()
+    };
+    i32: |given, group, out| i64::from(*given).write(group, out);
+    i64: |given, _group, out| {
+        integer(*given, out);
+        *given != 0
+    };
+    bool: |given, _group, out| {
+        out.extend_from_slice(if *given { b"true" } else { b"false" });
+        true
+    };
+    Box<ObjectReference>: |given, group, out| (**given).write(group, out);
+    // JSON that is kept as text.
+    Arc<str>: |given, _group, out| {
+        escape(given, out);
+        true
+    };
+);
 
 /// Encodes the target of a pointer in Go, even when it is zero.
 macro_rules! optional {
@@ -101,13 +114,6 @@ macro_rules! optional {
 }
 optional!(i64, bool, Time, MicroTime, Box<ObjectReference>, EventSeries, Arc<str>);
 
-impl Write for bool {
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) -> bool {
-        out.extend_from_slice(if *self { b"true" } else { b"false" });
-        true
-    }
-}
-
 /// Encodes a time in quotes; Go's zero time is `null`.
 macro_rules! times {
     ($($time:ty),+) => {
@@ -126,20 +132,6 @@ macro_rules! times {
     };
 }
 times!(Time, MicroTime);
-
-impl Write for Box<ObjectReference> {
-    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool {
-        (**self).write(group, out)
-    }
-}
-
-/// JSON that is kept as text.
-impl Write for Arc<str> {
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) -> bool {
-        escape(self, out);
-        true
-    }
-}
 
 impl<T: Write> Write for Vec<T> {
     fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool {

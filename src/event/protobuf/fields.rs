@@ -45,9 +45,9 @@ impl<T: Object> Read for T {
 
 /// Implements [`Read`] for types that one expression decodes.
 macro_rules! by_value {
-    ($($value:ty: |$slot:ident, $field:ident| $read:expr);+ $(;)?) => {
+    ($($value:ty: |$slot:ident, $group:ident, $field:ident| $read:expr);+ $(;)?) => {
         $(impl Read for $value {
-            fn read(&mut self, _group: ApiGroup, $field: &mut Field<'_, '_>) -> Result<(), Fault> {
+            fn read(&mut self, $group: ApiGroup, $field: &mut Field<'_, '_>) -> Result<(), Fault> {
                 let $slot = self;
                 $read
             }
@@ -55,14 +55,16 @@ macro_rules! by_value {
     };
 }
 by_value!(
-    SmolStr: |slot, field| field.string(slot);
-    i32: |slot, field| field.integer().map(|number| *slot = number);
-    i64: |slot, field| field.long().map(|number| *slot = number);
-    Option<i64>: |slot, field| field.long().map(|number| *slot = Some(number));
-    Option<bool>: |slot, field| field.boolean().map(|flag| *slot = Some(flag));
-    Option<Time>: |slot, field| time(field.bytes()?, slot);
-    Option<MicroTime>: |slot, field| micro_time(field.bytes()?, slot);
-    BTreeMap<SmolStr, SmolStr>: |slot, field| field.entry().map(|(key, value)| drop(slot.insert(key, value)));
+    SmolStr: |slot, _group, field| field.string(slot);
+    i32: |slot, _group, field| field.integer().map(|number| *slot = number);
+    i64: |slot, _group, field| field.long().map(|number| *slot = number);
+    Option<i64>: |slot, _group, field| field.long().map(|number| *slot = Some(number));
+    Option<bool>: |slot, _group, field| field.boolean().map(|flag| *slot = Some(flag));
+    Option<Time>: |slot, _group, field| time(field.bytes()?, slot);
+    Option<MicroTime>: |slot, _group, field| micro_time(field.bytes()?, slot);
+    BTreeMap<SmolStr, SmolStr>: |slot, _group, field| field.entry().map(|(key, value)| drop(slot.insert(key, value)));
+    Option<Box<ObjectReference>>: |slot, group, field| slot.get_or_insert_default().as_mut().read(group, field);
+    Option<EventSeries>: |slot, group, field| slot.get_or_insert_default().read(group, field);
 );
 
 /// Decodes all entries of the message at the first one.
@@ -81,18 +83,6 @@ impl<T: Read + Default> Read for Vec<T> {
         item.read(group, field)?;
         self.push(item);
         Ok(())
-    }
-}
-
-impl Read for Option<Box<ObjectReference>> {
-    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
-        self.get_or_insert_default().as_mut().read(group, field)
-    }
-}
-
-impl Read for Option<EventSeries> {
-    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
-        self.get_or_insert_default().read(group, field)
     }
 }
 

@@ -62,30 +62,29 @@ impl Make for SmolStr {
     }
 }
 
-impl Make for i32 {
+/// Types that one expression makes.
+macro_rules! by_expression {
+    ($($(#[$meta:meta])* $value:ty: |$choices:ident| $made:expr);+ $(;)?) => {
+        $(impl Make for $value {
+            $(#[$meta])*
+            fn make($choices: &mut Choices) -> Self {
+                $made
+            }
+        })+
+    };
+}
+by_expression!(
     #[expect(clippy::cast_possible_truncation, reason = "any number will do")]
-    fn make(choices: &mut Choices) -> Self {
-        choices.next() as i32
-    }
-}
-
-impl Make for i64 {
-    fn make(choices: &mut Choices) -> Self {
-        choices.next().cast_signed()
-    }
-}
-
-impl Make for Option<i64> {
-    fn make(choices: &mut Choices) -> Self {
-        (choices.next() != 0).then(|| i64::make(choices))
-    }
-}
-
-impl Make for Option<bool> {
-    fn make(choices: &mut Choices) -> Self {
-        [None, Some(true), Some(false)][usize::try_from(choices.next() % 3).unwrap()]
-    }
-}
+    i32: |choices| choices.next() as i32;
+    i64: |choices| choices.next().cast_signed();
+    Option<i64>: |choices| (choices.next() != 0).then(|| i64::make(choices));
+    Option<bool>: |choices| [None, Some(true), Some(false)][usize::try_from(choices.next() % 3).unwrap()];
+    Option<Box<ObjectReference>>: |choices| (choices.next() != 0).then(|| Box::new(Make::make(choices)));
+    Option<EventSeries>: |choices| (choices.next() != 0).then(|| Make::make(choices));
+    BTreeMap<SmolStr, SmolStr>: |choices| {
+        (0..choices.next() % 3).map(|_| (SmolStr::make(choices), SmolStr::make(choices))).collect()
+    };
+);
 
 /// Years 0 to 9999 without the zero time, which is "not set".
 impl Make for Option<Time> {
@@ -104,24 +103,6 @@ impl Make for Option<MicroTime> {
 impl<T: Make> Make for Vec<T> {
     fn make(choices: &mut Choices) -> Self {
         (0..choices.next() % 3).map(|_| T::make(choices)).collect()
-    }
-}
-
-impl Make for BTreeMap<SmolStr, SmolStr> {
-    fn make(choices: &mut Choices) -> Self {
-        (0..choices.next() % 3).map(|_| (SmolStr::make(choices), SmolStr::make(choices))).collect()
-    }
-}
-
-impl Make for Option<Box<ObjectReference>> {
-    fn make(choices: &mut Choices) -> Self {
-        (choices.next() != 0).then(|| Box::new(Make::make(choices)))
-    }
-}
-
-impl Make for Option<EventSeries> {
-    fn make(choices: &mut Choices) -> Self {
-        (choices.next() != 0).then(|| Make::make(choices))
     }
 }
 

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Settings};
-    use crate::outbox::{Answer, Applied, Fault, Request, Retry};
+    use crate::outbox::{Answer, Applied, Fault, Request, Retry, Write};
     use crate::shard;
 
     fn event(name: &str) -> Event {
@@ -296,12 +296,17 @@ mod tests {
         (Shard::new(KeySecret(1, 2), shard::Settings::default(), 1), policy)
     }
 
-    #[test]
-    fn a_held_record_sends_nothing_and_goes_on_when_released() {
-        let (mut shard, policy) = setup();
-        let now = Now::at(1_000_000_000);
+    /// A shard whose first record has a create in flight.
+    fn in_flight() -> (Shard, Policy, Now, Write) {
+        let ((mut shard, policy), now) = (setup(), Now::at(1_000_000_000));
         shard.accept(event("a"), 1, now, &policy).unwrap();
         let write = shard.next_write(now).unwrap();
+        (shard, policy, now, write)
+    }
+
+    #[test]
+    fn a_held_record_sends_nothing_and_goes_on_when_released() {
+        let (mut shard, policy, now, write) = in_flight();
         let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
         assert!(shard.is_in_flight(&handle));
         shard.settle(write.record, stored(write.request), now);
@@ -329,10 +334,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_record_is_lost_even_in_flight_and_the_next_occurrence_begins_anew() {
-        let (mut shard, policy) = setup();
-        let now = Now::at(1_000_000_000);
-        shard.accept(event("a"), 1, now, &policy).unwrap();
-        let write = shard.next_write(now).unwrap();
+        let (mut shard, policy, now, write) = in_flight();
         shard.accept(event("b"), 2, now, &policy).unwrap();
         // Two clients delete it at once; the first answer forgets it.
         let handle = shard.hold(&event("b"), "b", Lead::Alias, now, &policy).unwrap();
@@ -353,10 +355,7 @@ mod tests {
 
     #[test]
     fn a_replaced_record_counts_on_with_what_waits_on_top() {
-        let (mut shard, policy) = setup();
-        let now = Now::at(1_000_000_000);
-        shard.accept(event("a"), 1, now, &policy).unwrap();
-        let write = shard.next_write(now).unwrap();
+        let (mut shard, policy, now, write) = in_flight();
         shard.settle(write.record, stored(write.request), now);
         shard.accept(event("b"), 2, now, &policy).unwrap();
         let handle = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
@@ -396,10 +395,7 @@ mod tests {
     /// Fault: the retry patched it again, and restored a record that another writer had deleted.
     #[test]
     fn a_refused_create_that_a_client_has_written_is_not_tried_again() {
-        let (mut shard, policy) = setup();
-        let now = Now::at(1_000_000_000);
-        shard.accept(event("a"), 1, now, &policy).unwrap();
-        let write = shard.next_write(now).unwrap();
+        let (mut shard, policy, now, write) = in_flight();
         let later = Retry { fault: Fault::Overloaded, applied: Applied::No, after: None };
         shard.settle(write.record, Answer::Retry(later), now);
         let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
@@ -414,10 +410,7 @@ mod tests {
     /// Fault: with plain writes it began again with count 1, as if this process had not counted on it.
     #[test]
     fn a_labelled_record_that_another_writer_deletes_is_created_with_its_running_count() {
-        let (mut shard, policy) = setup();
-        let now = Now::at(1_000_000_000);
-        shard.accept(event("a"), 1, now, &policy).unwrap();
-        let write = shard.next_write(now).unwrap();
+        let (mut shard, policy, now, write) = in_flight();
         shard.settle(write.record, stored(write.request), now);
         // Its coalescing interval ends.
         let now = Now::at(3_600_000_000_000);

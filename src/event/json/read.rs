@@ -149,16 +149,27 @@ impl<T: Object> Read for T {
     }
 }
 
+/// The beginning of a visitor: what it expects, and what `null` does to its target, if anything.
+macro_rules! expects {
+    ($what:expr $(, |$into:ident| $null:expr)?) => {
+        type Value = ();
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str($what)
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<(), E> {
+            $(
+                let $into = self.into;
+                $null;
+            )?
+            Ok(())
+        }
+    };
+}
+
 impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        Ok(())
-    }
+    expects!("an object");
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { into, at: parent, pass } = self;
@@ -250,15 +261,7 @@ by_value!(
 );
 
 impl Visitor<'_> for Seed<'_, SmolStr> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        Ok(())
-    }
+    expects!("a string");
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
         *self.into = SmolStr::new(text);
@@ -313,16 +316,7 @@ impl Read for ManagedFields {
 macro_rules! times {
     ($($time:ident, $example:literal, $keeps:expr);+) => {
         $(impl Visitor<'_> for Seed<'_, Option<$time>> {
-            type Value = ();
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str($example)
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<(), E> {
-                *self.into = None;
-                Ok(())
-            }
+            expects!($example, |into| *into = None);
 
             fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
                 let time = $time::parse(text).map_err(E::custom)?;
@@ -347,16 +341,7 @@ impl<T: Read + Default> Read for Vec<T> {
 }
 
 impl<'de, T: Read + Default> Visitor<'de> for Seed<'_, Vec<T>> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.into.clear();
-        Ok(())
-    }
+    expects!("a list", |into| into.clear());
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         for index in 0.. {
@@ -375,16 +360,7 @@ impl<'de, T: Read + Default> Visitor<'de> for Seed<'_, Vec<T>> {
 }
 
 impl<'de> Visitor<'de> for Seed<'_, BTreeMap<SmolStr, SmolStr>> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of strings")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.into.clear();
-        Ok(())
-    }
+    expects!("an object of strings", |into| into.clear());
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut given = BTreeMap::new();
@@ -405,16 +381,7 @@ impl<'de> Visitor<'de> for Seed<'_, BTreeMap<SmolStr, SmolStr>> {
 macro_rules! optional {
     ($($target:ty: $object:ty),+) => {
         $(impl<'de> Visitor<'de> for Seed<'_, Option<$target>> {
-            type Value = ();
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<(), E> {
-                *self.into = None;
-                Ok(())
-            }
+            expects!("an object", |into| *into = None);
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
                 let Self { into, at, pass } = self;

@@ -286,14 +286,18 @@ fn kubeconfig(server: &str, user: &Value) -> tempfile::NamedTempFile {
     file
 }
 
+/// Returns the settings with this kubeconfig.
+fn of_file(kubeconfig: impl Into<std::path::PathBuf>) -> Settings {
+    Settings { kubeconfig: Some(kubeconfig.into()), ..Settings::default() }
+}
+
 async fn connected(server: &str) -> Apiserver {
     as_user(server, &json!({"token": "t"})).await.unwrap()
 }
 
 async fn as_user(server: &str, user: &Value) -> Result<Apiserver, Error> {
     let file = kubeconfig(server, user);
-    let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
-    connect(settings).await
+    connect(of_file(file.path())).await
 }
 
 pub(super) async fn connect(settings: Settings) -> Result<Apiserver, Error> {
@@ -356,18 +360,14 @@ async fn a_request_goes_out_once_with_the_token_of_the_kubeconfig() {
 
 #[tokio::test]
 async fn an_unusable_kubeconfig_is_named() {
-    let settings = Settings { kubeconfig: Some("/nonexistent/kubeconfig".into()), ..Settings::default() };
-    let fault = connect(settings).await.unwrap_err();
+    let fault = connect(of_file("/nonexistent/kubeconfig")).await.unwrap_err();
     assert_eq!(fault.to_string(), "reading the kubeconfig /nonexistent/kubeconfig");
     let cause = std::error::Error::source(&fault).unwrap().to_string();
     assert!(cause.starts_with("No such file"), "{cause}");
     let file = kubeconfig("https://127.0.0.1:1", &json!({}));
-    let settings =
-        Settings { kubeconfig: Some(file.path().to_owned()), context: Some("other".into()), ..Settings::default() };
+    let settings = Settings { context: Some("other".into()), ..of_file(file.path()) };
     assert!(matches!(connect(settings).await.unwrap_err(), Error::Kubeconfig { .. }));
-    let file = kubeconfig("apiserver.test", &json!({}));
-    let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
-    let fault = connect(settings).await.unwrap_err();
+    let fault = as_user("apiserver.test", &json!({})).await.unwrap_err();
     assert_eq!(fault.to_string(), "the API server's URL apiserver.test names no host");
 }
 
@@ -376,8 +376,7 @@ async fn an_unusable_kubeconfig_is_named() {
 async fn the_error_of_a_broken_kubeconfig_has_none_of_its_tokens() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "users:\n- name: a\n  user:\n    token: SECRET\n      client: x\n").unwrap();
-    let settings = Settings { kubeconfig: Some(file.path().to_owned()), ..Settings::default() };
-    let fault = connect(settings).await.unwrap_err();
+    let fault = connect(of_file(file.path())).await.unwrap_err();
     let cause = std::error::Error::source(&fault).unwrap().to_string();
     assert!(cause.contains("line 5 column 13") && !format!("{fault:?}").contains("SECRET"), "{cause}");
 }

@@ -14,6 +14,15 @@ pub(super) fn store() -> Store {
     Store::new(Settings::default(), 1)
 }
 
+/// Returns a store with events of these names in the namespace `shop`.
+fn holding(settings: Settings, names: &[&str]) -> Store {
+    let mut store = Store::new(settings, 1);
+    for name in names {
+        store.create(named("shop", name), at(0)).unwrap();
+    }
+    store
+}
+
 pub(super) fn named(namespace: &str, name: &str) -> Event {
     let mut event = Event { count: 1, last_timestamp: Some(Time(5)), message: "m".into(), ..Event::default() };
     event.event_type = "Normal".into();
@@ -73,10 +82,7 @@ fn at_the_limit_of_events_the_first_to_expire_is_evicted() {
 #[test]
 fn at_the_limit_of_bytes_the_newest_event_stays() {
     let max_bytes = NonZeroUsize::new(10_000).unwrap();
-    let mut store = Store::new(Settings { max_bytes, ..Settings::default() }, 1);
-    for name in ["a", "b"] {
-        store.create(named("shop", name), at(0)).unwrap();
-    }
+    let mut store = holding(Settings { max_bytes, ..Settings::default() }, &["a", "b"]);
     let large = Event { message: "x".repeat(20_000).into(), ..named("shop", "c") };
     store.create(large, at(1)).unwrap();
     assert_eq!(listed(&mut store, None, &ListOptions::default()), ["shop/c"]);
@@ -98,10 +104,7 @@ fn lists_are_in_the_order_of_etcds_keys() {
 
 #[test]
 fn pages_have_the_version_of_the_first_and_show_the_current_state() {
-    let mut store = store();
-    for name in ["a1", "a2", "a3", "b1", "b2"] {
-        store.create(named("shop", name), at(0)).unwrap();
-    }
+    let mut store = holding(Settings::default(), &["a1", "a2", "a3", "b1", "b2"]);
     store.create(named("zoo", "z"), at(0)).unwrap();
     let mut options = ListOptions { limit: 2, ..ListOptions::default() };
     let first = store.list(Some("shop"), &options, at(0)).unwrap();
@@ -122,10 +125,7 @@ fn pages_have_the_version_of_the_first_and_show_the_current_state() {
 #[test]
 fn pages_end_with_the_window_of_changes_but_can_be_continued() {
     let max_changes = NonZeroUsize::new(2).unwrap();
-    let mut store = Store::new(Settings { max_changes, ..Settings::default() }, 1);
-    for name in ["a", "b", "c"] {
-        store.create(named("shop", name), at(0)).unwrap();
-    }
+    let mut store = holding(Settings { max_changes, ..Settings::default() }, &["a", "b", "c"]);
     let mut options = ListOptions { limit: 1, ..ListOptions::default() };
     options.continue_token = store.list(None, &options, at(0)).unwrap().continue_token.into();
     store.create(named("shop", "d"), at(0)).unwrap();
@@ -141,10 +141,7 @@ fn pages_end_with_the_window_of_changes_but_can_be_continued() {
 #[test]
 fn a_list_is_the_newest_and_changes_are_remembered_within_the_window() {
     let max_changes = NonZeroUsize::new(2).unwrap();
-    let mut store = Store::new(Settings { max_changes, ..Settings::default() }, 1);
-    for name in ["a", "b", "c", "d"] {
-        store.create(named("shop", name), at(0)).unwrap();
-    }
+    let mut store = holding(Settings { max_changes, ..Settings::default() }, &["a", "b", "c", "d"]);
     let mut check = |version, limit, expected: Result<usize, u16>| {
         let options = ListOptions { version, limit, ..ListOptions::default() };
         let found = store.list(None, &options, at(0)).map(|page| page.items.len()).map_err(|status| status.code);
@@ -166,10 +163,7 @@ fn a_list_is_the_newest_and_changes_are_remembered_within_the_window() {
 
 #[test]
 fn forged_continue_tokens_lead_nowhere_else() {
-    let mut store = store();
-    for name in ["a", "b", "c"] {
-        store.create(named("shop", name), at(0)).unwrap();
-    }
+    let mut store = holding(Settings::default(), &["a", "b", "c"]);
     let forged = |revision, start: &str| {
         token::Token { revision: Some(revision), remaining: None, start: start.to_owned() }.to_text()
     };

@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Mono, Now};
 use crate::event::cut;
-use crate::event::repair::Repair;
 use crate::metrics::value;
 use crate::outbox::{
     Answer, Applied, Fault, LostReason, NORMAL_TURN, RecordId, RefusalReason, Retry, STORM_MARK, Settlement, StormNews,
@@ -99,11 +98,6 @@ impl Monitor {
         Mono(self.0.last_turn.load(Ordering::Relaxed))
     }
 
-    /// Returns the current limit of requests in flight.
-    pub fn window(&self) -> i64 {
-        self.0.metrics.window.get()
-    }
-
     /// Returns the metric of the upstream's state.
     pub fn up(&self) -> IntGauge {
         self.0.metrics.up.clone()
@@ -117,11 +111,6 @@ impl Monitor {
     /// Whether a request to the upstream has ended, with an answer or without.
     pub fn is_tried(&self) -> bool {
         self.0.is_tried.load(Ordering::Relaxed)
-    }
-
-    /// Returns how many refused records were repaired in this way.
-    pub fn repairs(&self, repair: Repair) -> u64 {
-        self.0.metrics.repairs[repair as usize].get()
     }
 
     /// Whether the upstream's newest answer to this verb of delivery was 403.

@@ -29,7 +29,11 @@ async fn pages_of_a_load_balancer_lose_nothing() {
         let seen = bench.fake.seen();
         // The requests of the first round trip, and then probes.
         assert!(seen.len() < 60, "{page}: {} requests", seen.len());
-        assert_eq!((bench.balance().ledger.total_lost(), bench.monitor.window()), (0, 1), "{page}");
+        assert_eq!(
+            (bench.balance().ledger.total_lost(), bench.metric("eventweir_delivery_window", None)),
+            (0, 1.0),
+            "{page}"
+        );
         assert!(!bench.monitor.is_up());
         if page == 503 {
             // Longer than `outbox.maxAge`: another 5xx is the API server's, and an end to it.
@@ -38,7 +42,7 @@ async fn pages_of_a_load_balancer_lose_nothing() {
         bench.fake.plan(|_| Fault::None);
         // A create without a clear answer is read after 65 s.
         bench.pass(Duration::from_secs(90)).await;
-        assert_eq!((bench.fake.shown(), bench.monitor.window()), (1_000, 32), "{page}");
+        assert_eq!((bench.fake.shown(), bench.metric("eventweir_delivery_window", None)), (1_000, 32.0), "{page}");
         bench.finish().await;
     }
 }

@@ -37,6 +37,7 @@ pub(crate) struct Bench {
     pub(crate) shards: Shards,
     pub(crate) fake: FakeApiserver,
     pub(crate) monitor: Monitor,
+    registry: Registry,
     pub(crate) accepted: u64,
     stop: CancellationToken,
     delivery: JoinSet<()>,
@@ -70,9 +71,22 @@ impl Bench {
             shards.identify(writer);
         }
         let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
-        let monitor = Monitor::new(options.gate, &Registry::new());
+        let registry = Registry::new();
+        let monitor = Monitor::new(options.gate, &registry);
         delivery.spawn(deliver::run(shards.clone(), upstream, monitor.clone(), stop.clone(), 1));
-        Self { shards, fake, monitor, accepted: 0, stop, delivery }
+        Self { shards, fake, monitor, registry, accepted: 0, stop, delivery }
+    }
+
+    /// Returns a metric of delivery: of this label's value, or of none.
+    pub(crate) fn metric(&self, name: &str, label: Option<&str>) -> f64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name).unwrap();
+        let found = family
+            .get_metric()
+            .iter()
+            .find(|metric| metric.get_label().first().map(prometheus::proto::LabelPair::value) == label);
+        let metric = found.unwrap();
+        metric.get_counter().get_value() + metric.get_gauge().get_value()
     }
 
     /// Reports an occurrence.

@@ -91,7 +91,7 @@ const MODULES: &[Row] = &[
     ),
     (
         "passthrough",
-        &["access", "event", "ingest", "server", "status", "upstream"],
+        &["access", "event", "ingest", "metrics", "server", "status", "upstream"],
         &["axum", "hyper", "hyper_util", "parking_lot", "prometheus", "tokio", "tokio_util", "tower", "tracing"],
     ),
     (

@@ -65,9 +65,6 @@ pub enum Error {
     /// Pass-through has no apiserver.
     #[error("setting up pass-through: the upstream is not an API server that is reached over the network")]
     Passthrough,
-    /// A metric was registered twice.
-    #[error("registering metrics")]
-    Metrics(#[from] prometheus::Error),
     /// The operating system gives no random numbers, which secrets need.
     #[error("drawing random numbers")]
     Random(#[source] getrandom::Error),
@@ -311,7 +308,7 @@ impl App {
 
     /// Creates the pass-through, if it is enabled. Its metrics are registered in any case.
     fn passthrough(&self, config: &Config, bodies: Places) -> Result<Option<Passthrough>, Error> {
-        let metrics = passthrough::Metrics::new(&self.registry)?;
+        let metrics = passthrough::Metrics::new(&self.registry);
         if !config.passthrough.enabled {
             return Ok(None);
         }

@@ -1,9 +1,8 @@
 //! Metrics of pass-through.
 
 use prometheus::{IntCounter, IntGauge, Registry};
-use prometheus::{
-    register_int_counter_vec_with_registry, register_int_counter_with_registry, register_int_gauge_with_registry,
-};
+
+use crate::metrics::Registrar;
 
 labelled! {
     /// Result of a request. Each request counts once.
@@ -37,34 +36,26 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers the metrics, every label at zero.
-    ///
-    /// # Errors
-    /// When the registry already has metrics of these names.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let requests = register_int_counter_vec_with_registry!(
-            "eventweir_passthrough_requests_total",
-            "Requests of clients in pass-through, by result.",
-            &["kind"],
-            registry
-        )?;
-        Ok(Self {
-            requests: Kind::ALL.map(|kind| requests.with_label_values(&[kind.label()])),
-            in_flight: register_int_gauge_with_registry!(
+    pub fn new(registry: &Registry) -> Self {
+        let make = Registrar(registry);
+        Self {
+            requests: make.counter_each(
+                "eventweir_passthrough_requests_total",
+                "Requests of clients in pass-through, by result.",
+                "kind",
+                Kind::ALL.map(Kind::label),
+            ),
+            in_flight: make.gauge(
                 "eventweir_passthrough_in_flight",
                 "Requests in flight to the API server; limit: passthrough.maxInFlight.",
-                registry
-            )?,
-            tunnels: register_int_gauge_with_registry!(
-                "eventweir_passthrough_upgrades",
-                "Open upgraded connections; limit: passthrough.maxUpgrades.",
-                registry
-            )?,
-            bytes: register_int_counter_with_registry!(
+            ),
+            tunnels: make
+                .gauge("eventweir_passthrough_upgrades", "Open upgraded connections; limit: passthrough.maxUpgrades."),
+            bytes: make.counter(
                 "eventweir_passthrough_answer_bytes_total",
                 "Bytes of forwarded response bodies, without those of upgraded connections.",
-                registry
-            )?,
-        })
+            ),
+        }
     }
 
     /// Begins a request.

@@ -334,7 +334,7 @@ fn alone(program: &Program, bodies: Places) -> impl Answer {
     let Upstream::Apiserver(apiserver) = program.app.upstream() else { unreachable!() };
     let settings = Settings { max_in_flight: ONE, max_upgrades: ONE, max_body_bytes: 1 << 10, body_timeout: DEADLINE };
     let face = service_fn(|_: Request<Body>| async { Ok(answer(201, "taken")) });
-    let metrics = Metrics::new(&Registry::new()).expect("an empty registry");
+    let metrics = Metrics::new(&Registry::new());
     let forwarder = apiserver.forwarder().expect("an API server").clone();
     let passthrough =
         Passthrough::new(settings, forwarder, None, metrics, bodies, TaskTracker::new(), CancellationToken::new());

@@ -111,7 +111,7 @@ pub struct Object {
 #[serde(rename_all = "camelCase")]
 #[expect(missing_docs, reason = "docs/operations.md describes the document")]
 pub struct Part {
-    /// Its place among the object's reasons, each of one type and source.
+    /// Its number among the facts of its shard, each a reason of one type and source.
     #[serde(skip)]
     pub fact: usize,
     pub reason: SmolStr,
@@ -383,7 +383,11 @@ impl Explanation {
         let (mut objects, mut nearest) = (Vec::<Object>::new(), Vec::new());
         for known in shards {
             nearest.extend(known.nearest);
-            for object in known.objects {
+            for mut object in known.objects {
+                // Before objects are joined, because each shard numbers its own facts.
+                for number in 0..object.reasons.len() {
+                    object.reasons[number].answer = object.explain(&object.reasons[number], upstream);
+                }
                 let same = |other: &&mut Object| {
                     (&other.kind, &other.namespace, &other.name) == (&object.kind, &object.namespace, &object.name)
                 };
@@ -398,11 +402,6 @@ impl Explanation {
                     }
                     None => objects.push(object),
                 }
-            }
-        }
-        for object in &mut objects {
-            for number in 0..object.reasons.len() {
-                object.reasons[number].answer = object.explain(&object.reasons[number], upstream);
             }
         }
         let rank = |part: &Part| WORST_FIRST.iter().position(|code| *code == part.answer.code);

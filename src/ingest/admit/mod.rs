@@ -241,8 +241,8 @@ impl Question<'_> {
 
     /// Returns the refusal of an event that eventweir counts. client-go's recorders do not log `AlreadyExists`, and
     /// `tools/events` retries a series after it. A series that will not be allowed is forbidden: after another
-    /// refusal, `tools/events` would send it every six minutes for as long as its process runs. For a name that it has
-    /// generated, the apiserver would take `AlreadyExists` for a taken name, and ask again with seven others.
+    /// refusal, `tools/events` would send it every six minutes for as long as its process runs. With a
+    /// `generateName`, the apiserver would take `AlreadyExists` for a taken name, and ask again with seven others.
     fn refusal(&self, old: Option<&Event>, new: &Event) -> Status {
         let Face(face) = self.face;
         let ObjectMeta { namespace, name, .. } = &new.metadata;
@@ -252,10 +252,9 @@ impl Question<'_> {
             Some(_) => self.admitting.is_early(face.aliases.key(namespace, name), self.began),
         };
         let is_named_by_server = new.metadata.rare.as_ref().is_some_and(|rare| !rare.generate_name.is_empty());
-        if old.is_none() && is_named_by_server {
-            Status::new(409, "Conflict", COUNTED)
-        } else if new.series.is_none() || may_be_allowed() {
-            Status::new(409, "AlreadyExists", COUNTED)
+        if new.series.is_none() || may_be_allowed() {
+            let reason = if old.is_none() && is_named_by_server { "Conflict" } else { "AlreadyExists" };
+            Status::new(409, reason, COUNTED)
         } else {
             Status::new(403, "Forbidden", COUNTED)
         }

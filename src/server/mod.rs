@@ -324,8 +324,10 @@ fn service(
         let (version, is_get) = (request.version(), request.method() == Method::GET);
         progress.version.get_or_init(|| version);
         progress.is_watched.store(false, Ordering::Relaxed);
+        let has_body = version < Version::HTTP_2 && !request.body().is_end_stream();
+        progress.is_unread.store(has_body, Ordering::Relaxed);
         let (closing, progress) = (closing.clone(), Arc::clone(&progress));
-        let request = if version < Version::HTTP_2 && !request.body().is_end_stream() {
+        let request = if has_body {
             request.map(|body| Body::new(Noted::new(body, Arc::clone(&progress))))
         } else {
             request.map(Body::new)

@@ -27,7 +27,7 @@ pub(super) struct ClientStream<S> {
     timeout: Duration,
     /// Runs while the client accepts no bytes.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Runs while the client still sends a body after its answer, of which so many bytes are read.
+    /// Runs while the client still sends a body after its answer; and how many bytes of it are still read.
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
     progress: Arc<Progress>,
 }
@@ -100,7 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         ready!(self.limited(context, closed))?;
         let Self { stream, lingering, progress, .. } = &mut *self;
         let mut bytes = [0; 8 << 10];
-        while progress.is_unread.load(Ordering::Relaxed) {
+        while progress.is_unread.load(Ordering::Relaxed) && !progress.is_tunnel.load(Ordering::Relaxed) {
             let (late, left) = lingering.get_or_insert_with(|| (Box::pin(sleep(LINGER)), REST_BYTES));
             if late.as_mut().poll(context).is_ready() {
                 break;
@@ -126,8 +126,7 @@ pub(super) struct Noted {
 }
 
 impl Noted {
-    pub(super) fn new(body: Incoming, progress: Arc<Progress>) -> Self {
-        progress.is_unread.store(true, Ordering::Relaxed);
+    pub(super) const fn new(body: Incoming, progress: Arc<Progress>) -> Self {
         Self { body, progress }
     }
 }

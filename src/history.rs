@@ -160,7 +160,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
                 if is_forbidden {
                     monitor.set_ready();
                 }
-                // Logged at the beginning; the counter shows the duration.
+                // Only the first failure of an outage is logged; the counter shows that it lasts.
                 let now = clock.now().mono;
                 let is_news = |logged_at| monitor.synced.get() == 1 && now.since(logged_at) >= LOG_PAUSE;
                 if logged_at.is_none_or(is_news) {

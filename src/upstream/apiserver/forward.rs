@@ -1,5 +1,5 @@
-//! Forwards clients' requests to the API server unchanged and without deadlines. Only a request that the API server has
-//! not processed is sent again, once, if its body is in memory.
+//! Forwards clients' requests to the API server unchanged and without deadlines. Only a read that the API server has not
+//! processed is sent again, once, if its body is in memory.
 //!
 //! They have connections of their own without our credentials. An API server checks a client certificate before the
 //! token, so ours would make us the author of each request. Impersonated requests have a forwarder of their own, with
@@ -113,7 +113,7 @@ impl Forwarder {
         let seat = self.seat(apart);
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
-        let copy = copy(&request);
+        let copy = request.method().is_safe().then(|| copy(&request)).flatten();
         let answer = match (transport.send(request).await, copy) {
             (Err(fault), Some(copy)) if is_unprocessed(&*fault) => transport.send(copy).await,
             (answer, _) => answer,

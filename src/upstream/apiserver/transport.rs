@@ -32,8 +32,8 @@ pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<Tc
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// LIMIT: longest silence before a ping; client-go's value.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// LIMIT: bytes of one answer that are received before its reader takes them; an API server's value for requests.
-const STREAM_WINDOW: u32 = 256 << 10;
+/// LIMIT: bytes of one answer that are received before its reader takes them; more would let clients that do not read fill the memory.
+const STREAM_WINDOW: u32 = 128 << 10;
 /// LIMIT: such bytes of one HTTP/2 connection. Every stream has room, so that a slow reader delays no other answer: an
 /// API server allows 100 streams.
 const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
@@ -123,7 +123,8 @@ where
 /// GOAWAY, as `--goaway-chance` and its stop make it, or has no room for the stream.
 pub(super) fn is_unprocessed(fault: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(fault), |error| error.source()).any(|error| {
-        // The `h2` crate gives the error of a GOAWAY only to streams that it leaves unprocessed.
+        // The `h2` crate gives the error of a GOAWAY only to streams that it leaves unprocessed; hyper rarely also to one
+        // that is sent just then.
         let of_stream = |error: &h2::Error| error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
         error.downcast_ref::<h2::Error>().is_some_and(|error| error.is_remote() && of_stream(error))
     })

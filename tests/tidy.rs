@@ -163,7 +163,7 @@ const MODULES: &[Row] = &[
     (
         "commands",
         &["app", "cli", "clock", "config", "event", "explain", "logging", "outbox", "replay", "upstream"],
-        &["clap", "clap_complete", "hyper", "hyper_util", "kube", "prometheus", "tokio", "tower"],
+        &["clap", "clap_complete", "hyper", "hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tower"],
     ),
 ];
 

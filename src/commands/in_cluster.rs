@@ -1,7 +1,6 @@
 //! `--in-cluster`: finds the pods of a Service, and reaches each by the API server's port forwarding.
 
 use std::io;
-use std::sync::{Arc, OnceLock};
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::{StatusCode, header};
@@ -22,7 +21,7 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::Error;
-use super::remote::{DEADLINE, Server, authorities, certificates, client, credentials, refusal};
+use super::remote::{DEADLINE, Fault, Server, Shared, authorities, certificates, credentials, refusal};
 use crate::app;
 use crate::cli::Remote;
 use crate::upstream::apiserver::{self, cause_of};
@@ -54,6 +53,7 @@ pub(super) async fn replicas(service: &str, remote: &Remote) -> Result<Vec<Serve
     if found.is_secure() && remote.token_file.is_none() && remote.client_certificate.is_none() {
         to_replica.auth_info = config.auth_info;
     }
+    let to_replica = Shared::of(to_replica).map_err(|error| fault(&cause_of(&error)))?;
     let running: Vec<_> = found.replicas().collect();
     if running.is_empty() {
         return Err(fault("no pod of this Service is running"));
@@ -64,11 +64,10 @@ pub(super) async fn replicas(service: &str, remote: &Remote) -> Result<Vec<Serve
             continue;
         }
         let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports={port}");
-        let forward = Forward { cluster: found.cluster.clone(), path, fault: Arc::default() };
-        let fault_of = Arc::clone(&forward.fault);
-        let client =
-            client(&to_replica, move || forward.clone().connect()).map_err(|error| fault(&cause_of(&error)))?;
-        replicas.push(Server::new(client, format!("{namespace}/{pod}"), remote).with_fault(fault_of));
+        let forward = Forward { cluster: found.cluster.clone(), path, fault: Fault::default() };
+        let ended = Fault::clone(&forward.fault);
+        let client = to_replica.client(move || forward.clone().connect());
+        replicas.push(Server::new(client, format!("{namespace}/{pod}"), ended, remote));
     }
     match &remote.pod {
         Some(pod) if replicas.is_empty() => {
@@ -91,7 +90,8 @@ struct Found {
 impl Found {
     async fn of(config: &kube::Config, namespace: &str, name: &str) -> Result<Self, String> {
         let unanswered = |error: kube::Error| cause_of(&error);
-        let cluster = kube::Client::try_from(config.clone()).map_err(unanswered)?;
+        let cluster =
+            apiserver::checked(|| kube::Client::try_from(config.clone())).map_err(|error| cause_of(&error))?;
         let service = Api::<Service>::namespaced(cluster.clone(), namespace).get(name).await.map_err(unanswered)?;
         let spec = service.spec.unwrap_or_default();
         // The chart names the listener's port after its scheme.
@@ -140,7 +140,7 @@ struct Forward {
     cluster: kube::Client,
     path: String,
     /// Why the pod does not answer, as the API server reports it on a channel of its own.
-    fault: Arc<OnceLock<String>>,
+    fault: Fault,
 }
 
 /// Name of the protocol.
@@ -153,6 +153,7 @@ const FAULT: u8 = 1;
 impl Forward {
     #[expect(clippy::disallowed_methods, reason = "ends with the connection, and has no state to keep")]
     async fn connect(self) -> io::Result<UnixStream> {
+        *self.fault.lock() = None;
         let request = http::Request::get(&self.path)
             .header(header::CONNECTION, "Upgrade")
             .header(header::UPGRADE, "websocket")
@@ -166,6 +167,9 @@ impl Forward {
             let code = answer.status();
             let body = answer.into_body().collect().await.map_err(io::Error::other)?.to_bytes();
             return Err(io::Error::other(format!("port forwarding: {}", refusal(code, &body))));
+        }
+        if answer.headers().get(header::SEC_WEBSOCKET_PROTOCOL).is_none_or(|chosen| chosen != PROTOCOL) {
+            return Err(io::Error::other(format!("port forwarding: the API server does not offer {PROTOCOL}")));
         }
         let upgraded = TokioIo::new(hyper::upgrade::on(answer).await.map_err(io::Error::other)?);
         let socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await;
@@ -183,11 +187,7 @@ fn message() -> Vec<u8> {
 }
 
 /// Carries bytes until one side ends.
-async fn carry(
-    mut socket: WebSocketStream<TokioIo<Upgraded>>,
-    mut stream: UnixStream,
-    fault: Arc<OnceLock<String>>,
-) -> io::Result<()> {
+async fn carry(mut socket: WebSocketStream<TokioIo<Upgraded>>, mut stream: UnixStream, fault: Fault) -> io::Result<()> {
     let (mut bytes, mut has_begun, mut is_open) = (message(), [false; 2], true);
     loop {
         tokio::select! {
@@ -203,7 +203,7 @@ async fn carry(
                     continue;
                 }
                 if *channel == FAULT {
-                    drop(fault.set(String::from_utf8_lossy(message).into_owned()));
+                    *fault.lock() = Some(String::from_utf8_lossy(message).into_owned());
                     return Ok(());
                 }
                 stream.write_all(message).await?;

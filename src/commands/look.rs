@@ -42,7 +42,7 @@ async fn follow(server: &Server, query: &[(&str, &str)], output: Format) -> Resu
         let mut body = server.ask("tap", query, "application/x-ndjson").await?.into_body();
         let (mut rest, mut is_empty) = (Vec::new(), true);
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| server.silent(&cause_of(&error)))?;
+            let frame = frame.map_err(|error| server.broken(cause_of(&error)))?;
             rest.extend_from_slice(&frame.into_data().unwrap_or_default());
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();

@@ -2,18 +2,23 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryFutureExt as _;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::uri::Scheme;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt as _;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use kube::client::middleware::AuthLayer;
 use kube::client::{Body, ConfigExt as _};
-use rustls::pki_types::CertificateDer;
+use parking_lot::Mutex;
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::net::UnixStream;
 use tower::{BoxError, ServiceBuilder, service_fn};
@@ -21,10 +26,13 @@ use tower::{BoxError, ServiceBuilder, service_fn};
 use super::{Error, in_cluster, runtime};
 use crate::cli::Remote;
 use crate::explain::clean;
-use crate::upstream::apiserver::cause_of;
+use crate::upstream::apiserver::{self, cause_of};
 
 /// Longest wait for an answer, and for its end. The server may wait for an API server before it answers.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why a connection ended, if something between us and the server says so.
+pub(super) type Fault = Arc<Mutex<Option<String>>>;
 
 /// A client of a running eventweir.
 pub(super) struct Server {
@@ -33,20 +41,21 @@ pub(super) struct Server {
     pub(super) name: String,
     /// File of the token, which is replaced before the token expires.
     token_file: Option<PathBuf>,
-    fault: Arc<OnceLock<String>>,
+    fault: Fault,
 }
 
 impl Server {
     /// Connects to the only server, in a new runtime.
     pub(super) fn of(remote: &Remote) -> Result<(Self, tokio::runtime::Runtime), Error> {
         let runtime = runtime()?;
-        let mut servers = runtime.block_on(Self::all(remote))?;
-        match servers.pop() {
-            Some(server) if servers.is_empty() => Ok((server, runtime)),
-            _ if remote.in_cluster.is_some() => {
-                Err(Error::Input("--in-cluster: several pods are running; name one with --pod".to_owned()))
+        let servers = runtime.block_on(Self::all(remote))?;
+        let pods = servers.iter().filter_map(|server| server.name.rsplit('/').next()).collect::<Vec<_>>().join(", ");
+        match <[Self; 1]>::try_from(servers) {
+            Ok([server]) => Ok((server, runtime)),
+            Err(_several) if remote.in_cluster.is_some() => {
+                Err(Error::Input(format!("--in-cluster: name one of these by --pod: {pods}")))
             }
-            _ => Err(Error::Input("--server: only `explain` accepts several".to_owned())),
+            Err(_several) => Err(Error::Input("--server: only `explain` accepts several".to_owned())),
         }
     }
 
@@ -69,20 +78,18 @@ impl Server {
         config.root_cert = authorities(remote)?;
         credentials(&mut config, remote)?;
         let client = match socket {
-            Some(path) => client(&config, move || UnixStream::connect(path.clone())),
-            None => kube::Client::try_from(config),
+            Some(path) => {
+                let shared = Shared::of(config).map_err(|error| Error::Input(cause_of(&error)))?;
+                shared.client(move || UnixStream::connect(path.clone()))
+            }
+            None => kube::Client::try_from(config)
+                .map_err(|error| Error::Input(format!("--server {url}: {}", cause_of(&error))))?,
         };
-        let client = client.map_err(|error| Error::Input(format!("--server {url}: {}", cause_of(&error))))?;
-        Ok(Self::new(client, url.to_owned(), remote))
+        Ok(Self::new(client, url.to_owned(), Fault::default(), remote))
     }
 
-    pub(super) fn new(client: kube::Client, name: String, remote: &Remote) -> Self {
-        Self { client, name, token_file: remote.token_file.clone(), fault: Arc::default() }
-    }
-
-    /// Sets where the connection's fault will be, if something between us and the server reports it.
-    pub(super) fn with_fault(self, fault: Arc<OnceLock<String>>) -> Self {
-        Self { fault, ..self }
+    pub(super) fn new(client: kube::Client, name: String, fault: Fault, remote: &Remote) -> Self {
+        Self { client, name, token_file: remote.token_file.clone(), fault }
     }
 
     /// Returns the namespace of the kubeconfig's context, otherwise `default`.
@@ -109,7 +116,7 @@ impl Server {
         }
         let request = request.body(Body::empty()).map_err(|error| Error::Input(error.to_string()))?;
         let answer = match tokio::time::timeout(DEADLINE, self.client.send(request)).await {
-            Ok(answer) => answer.map_err(|error| self.silent(&unanswered(&error)))?,
+            Ok(answer) => answer.map_err(|error| self.broken(unanswered(&error)))?,
             Err(_elapsed) => return Err(self.silent(&format!("no answer within {} s", DEADLINE.as_secs()))),
         };
         let code = answer.status();
@@ -120,23 +127,28 @@ impl Server {
         }
         let body = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await;
         let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        let refusal = refusal(code, &body);
+        let refusal = refusal(code, &body) + advice(code);
         // The command line has a mistake if the server cannot read the request.
         let is_mistake = code == StatusCode::BAD_REQUEST;
         Err(if is_mistake { Error::Input(format!("{}: {refusal}", self.name)) } else { self.silent(&refusal) })
     }
 
+    /// Returns the error of a connection that ended.
+    pub(super) fn broken(&self, why: String) -> Error {
+        let fault = self.fault.lock().take();
+        self.silent(&fault.map_or(why, |fault| clean(&fault, 1000)))
+    }
+
     /// Returns the error of a server that does not say what it was asked.
     pub(super) fn silent(&self, why: &str) -> Error {
-        let why = self.fault.get().map_or(why, String::as_str);
-        Error::NotReady(format!("{}: {}", self.name, clean(why, 1000)))
+        Error::NotReady(format!("{}: {why}", self.name))
     }
 
     pub(super) async fn document(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
         let body = self.ask(path, query, "application/json").await?.into_body().collect();
         let late = |_elapsed| self.silent(&format!("no end of the answer within {} s", DEADLINE.as_secs()));
         let body = tokio::time::timeout(DEADLINE, body).await.map_err(late)?;
-        let body = body.map_err(|error| self.silent(&cause_of(&error)))?.to_bytes();
+        let body = body.map_err(|error| self.broken(cause_of(&error)))?.to_bytes();
         serde_json::from_slice(&body).map_err(|_not_json| self.silent(STRANGER))
     }
 }
@@ -184,15 +196,19 @@ pub(super) fn refusal(code: StatusCode, body: &[u8]) -> String {
     let status: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = status["message"].as_str().map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
     let message = clean(message.trim(), 1000);
-    let advice = match code {
+    if message.is_empty() || code.canonical_reason() == Some(&message) {
+        code.to_string()
+    } else {
+        format!("{code}: {message}")
+    }
+}
+
+/// Returns what to do after a refusal.
+const fn advice(code: StatusCode) -> &'static str {
+    match code {
         StatusCode::UNAUTHORIZED => "; name a token with --token-file, or a certificate with --client-certificate",
         StatusCode::NOT_FOUND => "; check the address",
         _ => "",
-    };
-    if message.is_empty() || code.canonical_reason() == Some(&message) {
-        format!("{code}{advice}")
-    } else {
-        format!("{code}: {message}{advice}")
     }
 }
 
@@ -225,20 +241,40 @@ pub(super) fn credentials(config: &mut kube::Config, remote: &Remote) -> Result<
     Ok(())
 }
 
-/// Returns a client whose connections `connect` opens, for TLS if the address is of `https`.
-pub(super) fn client<F>(
-    config: &kube::Config,
-    connect: impl Fn() -> F + Clone + Send + Sync + 'static,
-) -> kube::Result<kube::Client>
-where
-    F: Future<Output = std::io::Result<UnixStream>> + Send + 'static,
-{
-    let connect = service_fn(move |_: http::Uri| Box::pin(connect().map_ok(TokioIo::new)));
-    let connect = config.rustls_https_connector_with_connector(connect)?;
-    let client = HttpClient::builder(TokioExecutor::new()).build(connect);
-    let layers = ServiceBuilder::new().layer(config.base_uri_layer()).option_layer(config.auth_layer()?);
-    let service = layers.map_err(BoxError::from).service(client);
-    Ok(kube::Client::new(service, &config.default_namespace))
+/// TLS and credentials of connections to servers. An exec plugin that they come from runs once for all servers.
+pub(super) struct Shared {
+    config: kube::Config,
+    auth: Option<AuthLayer>,
+    tls: Option<(ClientConfig, Option<ServerName<'static>>)>,
+}
+
+impl Shared {
+    pub(super) fn of(config: kube::Config) -> Result<Self, apiserver::Error> {
+        let auth = apiserver::checked(|| config.auth_layer())?;
+        let name = config.tls_server_name.clone().and_then(|name| ServerName::try_from(name).ok());
+        let is_tls = config.cluster_url.scheme() == Some(&Scheme::HTTPS);
+        let tls = is_tls.then(|| config.rustls_client_config()).transpose()?.map(|tls| (tls, name));
+        Ok(Self { config, auth, tls })
+    }
+
+    /// Returns a client whose connections `connect` opens.
+    pub(super) fn client<F>(&self, connect: impl Fn() -> F + Clone + Send + Sync + 'static) -> kube::Client
+    where
+        F: Future<Output = std::io::Result<UnixStream>> + Send + 'static,
+    {
+        let connect = service_fn(move |_: http::Uri| Box::pin(connect().map_ok(TokioIo::new)));
+        let layers = ServiceBuilder::new().layer(self.config.base_uri_layer()).option_layer(self.auth.as_ref());
+        let (layers, http) = (layers.map_err(BoxError::from), HttpClient::builder(TokioExecutor::new()));
+        let namespace = &self.config.default_namespace;
+        let Some((tls, name)) = self.tls.clone() else {
+            return kube::Client::new(layers.service(http.build(connect)), namespace);
+        };
+        let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
+        if let Some(name) = name {
+            builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+        }
+        kube::Client::new(layers.service(http.build(builder.enable_http1().wrap_connector(connect))), namespace)
+    }
 }
 
 #[cfg(test)]
@@ -276,9 +312,11 @@ mod tests {
         let text = "Client sent an HTTP request to an HTTPS server.";
         assert_eq!(refusal(StatusCode::BAD_REQUEST, text.as_bytes()), format!("400 Bad Request: {text}"));
         assert_eq!(refusal(StatusCode::FORBIDDEN, br#"{"message":"no\u001b"}"#), "403 Forbidden: no\u{fffd}");
-        assert_eq!(refusal(StatusCode::NOT_FOUND, b""), "404 Not Found; check the address");
-        assert!(
-            refusal(StatusCode::UNAUTHORIZED, br#"{"message":"Unauthorized"}"#).starts_with("401 Unauthorized; name")
+        assert_eq!(
+            refusal(StatusCode::NOT_FOUND, b"") + advice(StatusCode::NOT_FOUND),
+            "404 Not Found; check the address"
         );
+        let text = refusal(StatusCode::UNAUTHORIZED, br#"{"message":"Unauthorized"}"#);
+        assert!((text + advice(StatusCode::UNAUTHORIZED)).starts_with("401 Unauthorized; name"));
     }
 }

@@ -107,14 +107,18 @@ async fn cluster(
     (Behind::plain(handler).await, received)
 }
 
-/// Asks with a kubeconfig that has a token.
+/// Asks with a kubeconfig that has the token `secret`.
 async fn explain(behind: &Behind, more: &[&str]) -> (Output, String) {
+    explain_as("secret", behind, more).await
+}
+
+async fn explain_as(token: &str, behind: &Behind, more: &[&str]) -> (Output, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
     let kubeconfig = json!({
         "current-context": "x", "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u", "namespace": "shop" } }],
         "clusters": [{ "name": "c", "cluster": { "server": format!("http://{}", behind.address) } }],
-        "users": [{ "name": "u", "user": { "token": "secret" } }],
+        "users": [{ "name": "u", "user": { "token": token } }],
     });
     std::fs::write(&path, kubeconfig.to_string()).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_eventweir"));
@@ -166,4 +170,8 @@ async fn what_is_missing_is_named() {
         assert_eq!(output.status.code(), Some(1), "{text}");
         assert!(text.starts_with("error: ") && text.ends_with(says), "{text}");
     }
+    let (behind, _received) = cluster("http", running, "").await;
+    let (output, text) = explain_as("a\n", &behind, &[ours]).await;
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.ends_with("token has characters that a header cannot have\n"), "{text}");
 }

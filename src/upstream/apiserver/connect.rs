@@ -132,10 +132,7 @@ impl Credentials {
     /// restart.
     pub(super) async fn of(config: &mut kube::Config, clock: Clock) -> Result<Self, Error> {
         let token = TokenFile::take(&mut config.auth_info, clock).await?;
-        // kube panics for such a token, of the kubeconfig or of its exec plugin.
-        let auth_layer = catch_unwind(AssertUnwindSafe(|| config.auth_layer())).map_err(|_panic| {
-            Error::Client(Unread("the kubeconfig's token has characters that a header cannot have".to_owned()))
-        })??;
+        let auth_layer = checked(|| config.auth_layer())?;
         let mirror = async |request: http::Request<Body>| {
             let mut answer = Response::new(());
             *answer.headers_mut() = request.into_parts().0.headers;
@@ -167,6 +164,15 @@ impl Credentials {
             token.refused(header).await;
         }
     }
+}
+
+/// Returns what kube makes of a configuration. It panics for a token that no header can have, of the kubeconfig or of its
+/// exec plugin.
+pub(crate) fn checked<T>(make: impl FnOnce() -> kube::Result<T>) -> Result<T, Error> {
+    let made = catch_unwind(AssertUnwindSafe(make)).map_err(|_panic| {
+        Error::Client(Unread("the kubeconfig's token has characters that a header cannot have".to_owned()))
+    });
+    Ok(made??)
 }
 
 /// Returns the service that sends requests with `settings`. Sends nothing yet.

@@ -34,7 +34,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
 pub use connect::{Error, Settings};
-pub(crate) use connect::{cause_of, config};
+pub(crate) use connect::{cause_of, checked, config};
 pub use forward::{Forwarder, Outgoing, Seat, is_impersonation};
 pub use history::News;
 pub use watch::Frames;

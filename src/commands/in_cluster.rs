@@ -98,8 +98,7 @@ impl Found {
         let port = spec.ports.into_iter().flatten().find(|port| matches!(port.name.as_deref(), Some("https" | "http")));
         let port = port.ok_or("the Service has no port with the name `https` or `http`")?;
         let selector = spec.selector.filter(|labels| !labels.is_empty()).ok_or("the Service selects no pods")?;
-        let labels = selector.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
-        let labels = ListParams::default().labels(&labels);
+        let labels = ListParams::default().labels_from(&selector.into_iter().collect());
         let behind = Api::<Pod>::namespaced(cluster.clone(), namespace).list(&labels).await.map_err(unanswered)?.items;
         let published = Api::<ConfigMap>::namespaced(cluster.clone(), namespace).get_opt(&format!("{name}-ca")).await;
         let pem = published.ok().flatten().and_then(|map| map.data?.remove("ca.crt"));

@@ -113,7 +113,7 @@ impl Forwarder {
         let seat = self.seat(apart);
         let lane = &self.0.lanes[seat.lane];
         let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
-        let copy = request.method().is_safe().then(|| copy(&request)).flatten();
+        let copy = copy(&request);
         let answer = match (transport.send(request).await, copy) {
             (Err(fault), Some(copy)) if is_unprocessed(&*fault) => transport.send(copy).await,
             (answer, _) => answer,
@@ -182,9 +182,12 @@ impl Inner {
     }
 }
 
-/// Returns a copy of a request whose body is in memory.
+/// Returns a copy of a read whose body is in memory.
 fn copy(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
     let Either::Left(body) = request.body() else { return None };
+    if !request.method().is_safe() {
+        return None;
+    }
     let mut copy = Request::new(Either::Left(body.clone()));
     request.method().clone_into(copy.method_mut());
     request.uri().clone_into(copy.uri_mut());

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri};
+use http::{HeaderMap, Response, StatusCode, Uri};
 use hyper::body::Incoming;
+use kube::client::middleware::BaseUriLayer;
 use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
-use super::token::TokenFile;
+use super::renewed::{Identity, Renewed};
 use super::transport::{NoConnection, Transport, is_spared};
 use crate::clock::Clock;
 use crate::event::{ApiGroup, cut};
@@ -70,6 +70,9 @@ pub enum Error {
     /// The cluster's URL has no scheme or no host.
     #[error("the API server's URL {} names no host", without_user(.0))]
     Address(Uri),
+    /// The kubeconfig has changed, and names another API server than at the start.
+    #[error("the kubeconfig now names another API server: {}", without_user(.0))]
+    Moved(Uri),
     /// The kubeconfig or the environment names a proxy.
     #[error("the API server would be reached through the proxy {}; proxies are not supported (see NO_PROXY)", without_user(.0))]
     Proxy(Uri),
@@ -122,16 +125,11 @@ fn plugin(error: &AuthError) -> Option<String> {
 pub(super) struct Credentials {
     /// kube's layers, which add headers. Answers a request with its headers.
     layers: BoxCloneSyncService<http::Request<Body>, Response<()>, BoxError>,
-    token: Option<TokenFile>,
 }
 
 impl Credentials {
-    /// Token files are read again every minute and after a 401 (`token.rs`). kube runs exec plugins before their
-    /// tokens expire.
-    /// LIMIT: a client *certificate* from an exec plugin is not renewed; after its expiry, requests get 401 until a
-    /// restart.
-    pub(super) async fn of(config: &mut kube::Config, clock: Clock) -> Result<Self, Error> {
-        let token = TokenFile::take(&mut config.auth_info, clock).await?;
+    /// kube runs exec plugins before their tokens expire.
+    pub(super) fn of(config: &kube::Config) -> Result<Self, Error> {
         let auth_layer = checked(|| config.auth_layer())?;
         let mirror = async |request: http::Request<Body>| {
             let mut answer = Response::new(());
@@ -143,7 +141,7 @@ impl Credentials {
             .layer(config.extra_headers_layer()?)
             .map_err(BoxError::from)
             .service_fn(mirror);
-        Ok(Self { layers: BoxCloneSyncService::new(layers), token })
+        Ok(Self { layers: BoxCloneSyncService::new(layers) })
     }
 
     /// Returns the headers of a request.
@@ -151,18 +149,22 @@ impl Credentials {
     /// # Errors
     /// When an exec plugin fails.
     pub(super) async fn headers(&self) -> Result<HeaderMap, BoxError> {
-        let mut headers = self.layers.clone().oneshot(http::Request::new(Body::empty())).await?.into_parts().0.headers;
-        if let Some(token) = &self.token {
-            headers.insert(AUTHORIZATION, token.header().await);
-        }
-        Ok(headers)
+        Ok(self.layers.clone().oneshot(http::Request::new(Body::empty())).await?.into_parts().0.headers)
     }
+}
 
-    /// Reads the token again after a 401 to a request with this `Authorization` header.
-    pub(super) async fn note<B>(&self, answer: &Response<B>, header: Option<&HeaderValue>) {
-        if let (StatusCode::UNAUTHORIZED, Some(token), Some(header)) = (answer.status(), &self.token, header) {
-            token.refused(header).await;
-        }
+/// Our credentials, and connections with our client certificate.
+#[derive(Debug)]
+struct Link {
+    cluster: Uri,
+    credentials: Credentials,
+    transport: Transport,
+}
+
+impl Link {
+    fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
+        let (credentials, transport) = (Credentials::of(config)?, Transport::new(config, timeout)?);
+        Ok(Self { cluster: config.cluster_url.clone(), credentials, transport })
     }
 }
 
@@ -190,22 +192,22 @@ pub(super) async fn service(
     + use<>,
     Error,
 > {
-    let mut config = config(settings).await?;
-    tracing::info!(url = without_user(&config.cluster_url), "the upstream is an API server");
-    let credentials = Arc::new(Credentials::of(&mut config, clock.clone()).await?);
-    let transport = Arc::new(Transport::<Body>::new(&config, settings.timeout)?);
+    let link = Arc::new(Renewed::new(settings, Identity::Ours, clock, Link::new).await?);
+    let cluster = link.current().await.cluster.clone();
+    tracing::info!(url = without_user(&cluster), "the upstream is an API server");
     let send = move |mut request: http::Request<Body>| {
-        let (transport, credentials) = (Arc::clone(&transport), Arc::clone(&credentials));
+        let renewed = Arc::clone(&link);
         async move {
-            let headers = credentials.headers().await?;
-            let header = headers.get(AUTHORIZATION).cloned();
-            request.headers_mut().extend(headers);
-            let answer = transport.send(request).await?;
-            credentials.note(&answer, header.as_ref()).await;
+            let link = renewed.current().await;
+            request.headers_mut().extend(link.credentials.headers().await?);
+            let answer = link.transport.send(request).await?;
+            if answer.status() == StatusCode::UNAUTHORIZED {
+                renewed.refused(&link);
+            }
             Ok(answer)
         }
     };
-    Ok(ServiceBuilder::new().layer(config.base_uri_layer()).service_fn(send))
+    Ok(ServiceBuilder::new().layer(BaseUriLayer::new(cluster)).service_fn(send))
 }
 
 pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {

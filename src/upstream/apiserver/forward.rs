@@ -10,9 +10,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
 use http::uri::{InvalidUriParts, PathAndQuery};
-use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Uri};
+use http::{HeaderName, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
@@ -22,7 +21,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tower::BoxError;
 
-use super::connect::{Credentials, Error, Settings, classify, config};
+use super::connect::{Credentials, Error, Settings, classify};
+use super::renewed::{Identity, Renewed};
 use super::transport::{Connector, Protocols, Transport, connector, https_connector, is_unprocessed};
 use crate::clock::Clock;
 use crate::status::Status;
@@ -39,10 +39,11 @@ pub type Outgoing = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BoxError>>;
 
 /// Forwards requests; clones share its connections.
 #[derive(Debug, Clone)]
-pub struct Forwarder(Arc<Inner>);
+pub struct Forwarder(Arc<Renewed<Link>>);
 
+/// Connections to the API server.
 #[derive(Debug)]
-struct Inner {
+struct Link {
     /// The API server's URL.
     cluster: Uri,
     https: HttpsConnector<HttpConnector>,
@@ -63,43 +64,21 @@ struct Lane {
 /// A request's permit on a connection. Keep it until the end of the answer's body.
 #[derive(Debug)]
 pub struct Seat {
-    forwarder: Forwarder,
+    link: Arc<Link>,
     lane: usize,
 }
 
 impl Forwarder {
-    /// Reads the configuration of `settings`, without its credentials.
+    /// Reads the configuration of `settings`. With [`Identity::Ours`] it is the forwarder of impersonated requests.
     ///
     /// # Errors
     /// When the configuration cannot be read or is not sufficient for a client.
-    pub(super) async fn new(settings: &Settings) -> Result<Self, Error> {
-        let mut config = config(settings).await?;
-        config.auth_info = kube::config::AuthInfo::default();
-        Self::over(&config, settings.timeout, None)
-    }
-
-    /// Reads the configuration of `settings`, with its credentials: the forwarder of impersonated requests.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
-    pub(super) async fn impersonating(settings: &Settings, clock: Clock) -> Result<Self, Error> {
-        let mut config = config(settings).await?;
-        let credentials = Credentials::of(&mut config, clock).await?;
-        Self::over(&config, settings.timeout, Some(credentials))
-    }
-
-    fn over(config: &kube::Config, timeout: Duration, credentials: Option<Credentials>) -> Result<Self, Error> {
-        let upgrades = https_connector(config, Protocols::Http1, timeout)?;
-        let upgrades = connector(upgrades, timeout, |_| Ok::<_, std::convert::Infallible>(()));
-        Ok(Self(Arc::new(Inner {
-            cluster: config.cluster_url.clone(),
-            https: https_connector(config, Protocols::All, timeout)?,
-            timeout,
-            lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
-            // An upgraded connection is not reused.
-            upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
-            credentials,
-        })))
+    pub(super) async fn new(settings: &Settings, identity: Identity, clock: &Clock) -> Result<Self, Error> {
+        let make = match identity {
+            Identity::Ours => |config: &_, timeout| Link::over(config, timeout, Some(Credentials::of(config)?)),
+            Identity::Callers => |config: &_, timeout| Link::over(config, timeout, None),
+        };
+        Ok(Self(Arc::new(Renewed::new(settings, identity, clock, make).await?)))
     }
 
     /// Forwards a request and waits for the head of the answer.
@@ -109,17 +88,18 @@ impl Forwarder {
     /// refused, so that any client may try again; 502 if the connection broke.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
         let apart = is_proxied(request.uri()) || request.uri().path().contains('%');
-        let ours = self.0.prepare(&mut request).await?;
-        let seat = self.seat(apart);
-        let lane = &self.0.lanes[seat.lane];
-        let transport = lane.transport.get_or_init(|| Transport::over(self.0.https.clone(), self.0.timeout));
+        let link = self.0.current().await;
+        let ours = link.prepare(&mut request).await?;
+        let seat = link.seat(apart);
+        let lane = &link.lanes[seat.lane];
+        let transport = lane.transport.get_or_init(|| Transport::over(link.https.clone(), link.timeout));
         let copy = copy(&request);
         let answer = match (transport.send(request).await, copy) {
             (Err(fault), Some(copy)) if is_unprocessed(&*fault) => transport.send(copy).await,
             (answer, _) => answer,
         };
         let answer = answer.map_err(|fault| unanswered(&*fault))?;
-        Ok((self.0.checked(answer, ours).await?, seat))
+        Ok((self.checked(answer, ours.then_some(&link))?, seat))
     }
 
     /// Forwards a request for a protocol upgrade on a connection of its own, and waits for the head of the answer.
@@ -127,16 +107,42 @@ impl Forwarder {
     /// # Errors
     /// As [`Self::send`].
     pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Box<Status>> {
-        let ours = self.0.prepare(&mut request).await?;
-        let answer = self.0.upgrades.request(request).await.map_err(|fault| unanswered(&fault))?;
-        self.0.checked(answer, ours).await
+        let link = self.0.current().await;
+        let ours = link.prepare(&mut request).await?;
+        let answer = link.upgrades.request(request).await.map_err(|fault| unanswered(&fault))?;
+        self.checked(answer, ours.then_some(&link))
+    }
+
+    /// Returns the answer, unless it refuses our credentials, those of `ours`: the caller would take that for a refusal
+    /// of its own.
+    fn checked(&self, answer: Response<Incoming>, ours: Option<&Arc<Link>>) -> Result<Response<Incoming>, Box<Status>> {
+        let Some(link) = ours.filter(|_| answer.status() == StatusCode::UNAUTHORIZED) else { return Ok(answer) };
+        self.0.refused(link);
+        let message = "eventweir: the API server refuses eventweir's own credentials";
+        Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1).into())
+    }
+}
+
+impl Link {
+    fn over(config: &kube::Config, timeout: Duration, credentials: Option<Credentials>) -> Result<Self, Error> {
+        let upgrades = https_connector(config, Protocols::Http1, timeout)?;
+        let upgrades = connector(upgrades, timeout, |_| Ok::<_, std::convert::Infallible>(()));
+        Ok(Self {
+            cluster: config.cluster_url.clone(),
+            https: https_connector(config, Protocols::All, timeout)?,
+            timeout,
+            lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
+            // An upgraded connection is not reused.
+            upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
+            credentials,
+        })
     }
 
     /// Takes a permit on the first connection that has one, or on the last if the request is kept `apart`. Those are the
     /// requests that a pod, service or node may answer, because long headers break a connection. An escaped path may be
     /// one of them.
-    fn seat(&self, apart: bool) -> Seat {
-        let lanes = &self.0.lanes;
+    fn seat(self: &Arc<Self>, apart: bool) -> Seat {
+        let lanes = &self.lanes;
         let take = |lane: &&Lane| {
             let room = |taken: usize| (taken < STREAMS).then(|| taken.saturating_add(1));
             lane.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
@@ -148,37 +154,20 @@ impl Forwarder {
             lanes[last].in_flight.fetch_add(1, Ordering::Relaxed);
             last
         });
-        Seat { forwarder: self.clone(), lane }
+        Seat { link: Arc::clone(self), lane }
     }
-}
 
-impl Inner {
-    /// Addresses a request to the API server, and adds our credentials. Returns their headers if a 401 is about them.
-    async fn prepare(&self, request: &mut Request<Outgoing>) -> Result<Option<HeaderMap>, Box<Status>> {
-        let is_proxied = self.credentials.is_some() && is_proxied(request.uri());
+    /// Addresses a request to the API server, and adds our credentials. Returns whether a 401 is about them.
+    async fn prepare(&self, request: &mut Request<Outgoing>) -> Result<bool, Box<Status>> {
+        let is_proxied = is_proxied(request.uri());
         let wrong = |fault| Status::bad_request(format!("eventweir: the path cannot be forwarded: {fault}"));
         *request.uri_mut() = at(&self.cluster, request.uri()).map_err(wrong)?;
-        let Some(credentials) = &self.credentials else { return Ok(None) };
+        let Some(credentials) = &self.credentials else { return Ok(false) };
         let headers = credentials.headers().await.map_err(|fault| unanswered(&*fault))?;
         // The request names the caller. No part of a user that our kubeconfig names with `as` may be added.
         let kept = headers.iter().filter(|(name, _)| !is_impersonation(name));
         request.headers_mut().extend(kept.map(|(name, value)| (name.clone(), value.clone())));
-        Ok((!is_proxied).then_some(headers))
-    }
-
-    /// Returns the answer, unless it refuses our credentials: the caller would take that for a refusal of its own.
-    async fn checked(
-        &self,
-        answer: Response<Incoming>,
-        ours: Option<HeaderMap>,
-    ) -> Result<Response<Incoming>, Box<Status>> {
-        let (Some(credentials), Some(ours)) = (&self.credentials, ours) else { return Ok(answer) };
-        credentials.note(&answer, ours.get(AUTHORIZATION)).await;
-        if answer.status() == StatusCode::UNAUTHORIZED {
-            let message = "eventweir: the API server refuses eventweir's own credentials";
-            return Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1).into());
-        }
-        Ok(answer)
+        Ok(!is_proxied)
     }
 }
 
@@ -228,7 +217,7 @@ fn at(cluster: &Uri, asked: &Uri) -> Result<Uri, InvalidUriParts> {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.forwarder.0.lanes[self.lane].in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.link.lanes[self.lane].in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

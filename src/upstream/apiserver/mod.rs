@@ -9,10 +9,10 @@ mod connect;
 pub(super) mod decode;
 mod forward;
 mod history;
+mod renewed;
 pub(super) mod request;
 #[cfg(test)]
 mod tests;
-mod token;
 mod transport;
 #[cfg(test)]
 mod transport_tests;
@@ -37,6 +37,7 @@ pub use connect::{Error, Settings};
 pub(crate) use connect::{cause_of, checked, config};
 pub use forward::{Forwarder, Outgoing, Seat, is_impersonation};
 pub use history::News;
+use renewed::Identity;
 pub use watch::Frames;
 
 use super::answer::{Denial, Failure, judge, status_of};
@@ -87,7 +88,7 @@ impl Apiserver {
     /// # Errors
     /// When the configuration cannot be read or is not sufficient for a client.
     pub async fn connect(settings: &Settings, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
-        let forwarder = Some(Forwarder::new(settings).await?);
+        let forwarder = Some(Forwarder::new(settings, Identity::Callers, &clock).await?);
         let behind = Self::behind(connect::service(settings, &clock).await?, settings, clock, metrics);
         Ok(Self { forwarder, ..behind })
     }
@@ -152,7 +153,7 @@ impl Apiserver {
     /// # Errors
     /// As [`Self::connect`].
     pub async fn impersonating(self, settings: &Settings) -> Result<Self, Error> {
-        let impersonator = Some(Forwarder::impersonating(settings, self.clock.clone()).await?);
+        let impersonator = Some(Forwarder::new(settings, Identity::Ours, &self.clock).await?);
         Ok(Self { impersonator, ..self })
     }
 

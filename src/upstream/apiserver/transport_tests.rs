@@ -36,6 +36,8 @@ const SOON: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 enum Act {
     Answer,
+    /// Answers 401.
+    Refuse,
     /// Answers when all requests of the barrier have arrived.
     Together(Arc<Barrier>),
     /// Closes the connection.
@@ -49,6 +51,8 @@ enum Act {
 struct Seen {
     /// The ALPN protocol of each connection on which TLS was established.
     connections: Vec<String>,
+    /// The client's certificate on each of them.
+    clients: Vec<CertificateDer<'static>>,
     /// The number of the connection, and the HTTP version, of each request.
     requests: Vec<(usize, Version)>,
     credentials: BTreeSet<String>,
@@ -59,6 +63,8 @@ struct FakeApiserver {
     address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
     offers: Arc<Mutex<Vec<&'static str>>>,
+    /// Further authorities of clients.
+    trusts: Arc<Mutex<Vec<CertificateDer<'static>>>>,
     // Dropping it stops the server.
     _tasks: JoinSet<()>,
 }
@@ -67,10 +73,13 @@ fn fixture(name: &str) -> String {
     format!("{}/tests/fixtures/tls/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-fn tls(offers: &[&str]) -> TlsAcceptor {
+fn tls(offers: &[&str], more: &[CertificateDer<'static>]) -> TlsAcceptor {
     let certificate = |name| CertificateDer::from_pem_file(fixture(name)).unwrap();
     let mut clients = RootCertStore::empty();
     clients.add(certificate("ca.crt")).unwrap();
+    for root in more {
+        clients.add(root.clone()).unwrap();
+    }
     let verifier = WebPkiClientVerifier::builder(Arc::new(clients)).build().unwrap();
     let key = PrivateKeyDer::from_pem_file(fixture("server.key")).unwrap();
     let config = ServerConfig::builder().with_client_cert_verifier(verifier);
@@ -84,17 +93,18 @@ impl FakeApiserver {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (seen, offers) = (Arc::<Mutex<Seen>>::default(), Arc::new(Mutex::new(offers.to_vec())));
-        let (log, offered) = (Arc::clone(&seen), Arc::clone(&offers));
+        let trusts = Arc::<Mutex<Vec<_>>>::default();
+        let (log, offered, trusted) = (Arc::clone(&seen), Arc::clone(&offers), Arc::clone(&trusts));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let acceptor = tls(&offered.lock());
+                let acceptor = tls(&offered.lock(), &trusted.lock());
                 connections.spawn(serve(stream, acceptor, Arc::clone(&log), act.clone()));
             }
         });
-        Self { address, seen, offers, _tasks: tasks }
+        Self { address, seen, offers, trusts, _tasks: tasks }
     }
 
     async fn client(&self, timeout: Duration) -> Apiserver {
@@ -108,10 +118,12 @@ impl FakeApiserver {
 async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>, act: impl Fn(usize) -> Act + Clone) {
     // Ignores connections without a complete handshake.
     let Ok(stream) = acceptor.accept(stream).await else { return };
-    let protocol = String::from_utf8(stream.get_ref().1.alpn_protocol().unwrap_or_default().to_vec()).unwrap();
+    let session = stream.get_ref().1;
+    let protocol = String::from_utf8(session.alpn_protocol().unwrap_or_default().to_vec()).unwrap();
     let number = {
         let mut seen = seen.lock();
         seen.connections.push(protocol);
+        seen.clients.push(session.peer_certificates().unwrap()[0].clone().into_owned());
         seen.connections.len() - 1
     };
     let (end, freeze) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -130,6 +142,7 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
             }
             match act {
                 Act::Answer => {}
+                Act::Refuse => return Ok(Response::builder().status(401).body(String::new()).unwrap()),
                 Act::Together(barrier) => {
                     barrier.wait().await;
                 }
@@ -156,7 +169,11 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
 }
 
 fn write_kubeconfig(path: &Path, address: SocketAddr, more_of_the_cluster: &str) {
-    let [ca, certificate, key] = ["ca.crt", "client.crt", "client.key"].map(fixture);
+    write_kubeconfig_of(path, address, more_of_the_cluster, ["client.crt", "client.key"].map(fixture));
+}
+
+fn write_kubeconfig_of(path: &Path, address: SocketAddr, more_of_the_cluster: &str, [certificate, key]: [String; 2]) {
+    let ca = fixture("ca.crt");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
          clusters: [{{name: c, cluster: {{server: 'https://{address}', certificate-authority: '{ca}', {more_of_the_cluster}}}}}]\n\
@@ -309,4 +326,42 @@ async fn proxies_and_impossible_names_are_refused() {
     let proxy = "the API server would be reached through the proxy http://proxy:3128/; proxies are not supported (see NO_PROXY)";
     check("proxy-url: 'http://proxy:3128'", proxy).await;
     check("proxy-url: 'http://user:password@proxy:3128'", proxy).await;
+}
+
+/// Fault: a client certificate was read at the start only, and after its expiry nothing was written until a restart.
+#[tokio::test]
+async fn a_renewed_client_certificate_is_used_without_a_restart() {
+    let expired = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_expired = Arc::clone(&expired);
+    let act = move |connection| match connection {
+        0..2 if is_expired.load(Ordering::Relaxed) => Act::Refuse,
+        _ => Act::Answer,
+    };
+    let server = FakeApiserver::start(&["h2"], act).await;
+    let directory = tempfile::tempdir().unwrap();
+    let [path, certificate, key] = ["kubeconfig", "crt", "key"].map(|name| directory.path().join(name));
+    std::fs::copy(fixture("client.crt"), &certificate).unwrap();
+    std::fs::copy(fixture("client.key"), &key).unwrap();
+    let files = [&certificate, &key].map(|path| path.display().to_string());
+    write_kubeconfig_of(&path, server.address, "tls-server-name: apiserver.test", files);
+    let client = connect(&path, SOON).await.unwrap();
+    assert!(all_stored(&burst(&client, 1).await));
+    let own = rcgen::KeyPair::generate().unwrap();
+    let renewed = rcgen::CertificateParams::default().self_signed(&own).unwrap();
+    server.trusts.lock().push(renewed.der().clone());
+    std::fs::write(&certificate, pem("CERTIFICATE", renewed.der())).unwrap();
+    std::fs::write(&key, pem("PRIVATE KEY", &own.serialize_der())).unwrap();
+    expired.store(true, Ordering::Relaxed);
+    assert_eq!(client.write(&create()).await, retry(Fault::Unauthorized, Applied::No));
+    assert!(all_stored(&burst(&client, 1).await));
+    let seen = server.seen.lock();
+    assert_eq!(seen.requests, [1, 1, 3].map(|connection| (connection, Version::HTTP_2)));
+    let old = CertificateDer::from_pem_file(fixture("client.crt")).unwrap();
+    assert_eq!(seen.clients, [&old, &old, renewed.der(), renewed.der()].map(Clone::clone));
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
 }

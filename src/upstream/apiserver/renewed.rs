@@ -1,0 +1,293 @@
+//! Credentials and authorities in files that are replaced before they expire: the token of a pod's service account, or
+//! the client certificate of a kubeconfig. The files are read every minute, and after a 401 before the next request, so
+//! that a rotation does not delay delivery.
+
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use kube::config::AuthInfo;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+use super::connect::{Error, Settings, cause_of, config};
+use crate::clock::{Clock, Mono};
+
+/// Interval between reads of the files; kube's and client-go's for a token.
+const AGE_MAX: Duration = Duration::from_secs(60);
+/// LIMIT: shortest interval between runs of an exec plugin whose credentials are refused.
+const PLUGIN_PAUSE: Duration = Duration::from_secs(10);
+
+/// Whose credentials requests carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// Ours, from the kubeconfig.
+    Ours,
+    /// The caller's, which are in each request.
+    Callers,
+}
+
+/// What a kubeconfig is needed for, made again when its files change.
+#[derive(Debug)]
+pub(super) struct Renewed<T> {
+    settings: Settings,
+    identity: Identity,
+    clock: Clock,
+    make: fn(&kube::Config, Duration) -> Result<T, Error>,
+    current: ArcSwap<T>,
+    /// The time of the next read.
+    due: AtomicI64,
+    /// Whether the API server has refused the current credentials.
+    refused: AtomicBool,
+    /// Held while the files are read.
+    made: Mutex<Made>,
+}
+
+/// What `current` was made of, and when.
+#[derive(Debug)]
+struct Made {
+    cluster: http::Uri,
+    hash: u64,
+    at: Mono,
+}
+
+impl<T: Send + Sync + 'static> Renewed<T> {
+    pub(super) async fn new(
+        settings: &Settings,
+        identity: Identity,
+        clock: &Clock,
+        make: fn(&kube::Config, Duration) -> Result<T, Error>,
+    ) -> Result<Self, Error> {
+        let (config, hash) = load(settings, identity).await?;
+        let current = ArcSwap::from_pointee(make(&config, settings.timeout)?);
+        let at = clock.now().mono;
+        Ok(Self {
+            settings: settings.clone(),
+            identity,
+            clock: clock.clone(),
+            make,
+            current,
+            due: AtomicI64::new(at.after(AGE_MAX).0),
+            refused: AtomicBool::new(false),
+            made: Mutex::new(Made { cluster: config.cluster_url, hash, at }),
+        })
+    }
+
+    /// Returns what was made of the newest files. While one request reads them, others use what there is.
+    pub(super) async fn current(&self) -> Arc<T> {
+        let now = self.clock.now().mono;
+        if self.due.load(Ordering::Relaxed) <= now.0
+            && let Ok(mut made) = self.made.try_lock()
+        {
+            match self.renew(&mut made, now).await {
+                Ok(Some(new)) => {
+                    tracing::info!("the credentials or authorities for the API server have changed");
+                    self.current.store(Arc::new(new));
+                }
+                Ok(None) => {}
+                // The known ones may still be valid; if not, the next 401 causes another read.
+                Err(error) => {
+                    let cause = cause_of(&error);
+                    tracing::warn!(%error, cause, "the credentials for the API server cannot be read again");
+                }
+            }
+            // Last, because the request may have ended before.
+            self.refused.store(false, Ordering::Relaxed);
+            self.due.store(now.after(AGE_MAX).0, Ordering::Relaxed);
+        }
+        self.current.load_full()
+    }
+
+    async fn renew(&self, made: &mut Made, now: Mono) -> Result<Option<T>, Error> {
+        // A pipe has no second text, and might block.
+        if self.settings.kubeconfig.as_ref().is_some_and(|path| path.exists() && !path.is_file()) {
+            return Ok(None);
+        }
+        let (config, hash) = load(&self.settings, self.identity).await?;
+        // Somebody has chosen another context; its credentials are not for this API server.
+        if config.cluster_url != made.cluster {
+            return Err(Error::Moved(config.cluster_url));
+        }
+        let is_plugin = config.auth_info.exec.is_some();
+        let runs_plugin = is_plugin && self.refused.load(Ordering::Relaxed) && now.since(made.at) >= PLUGIN_PAUSE;
+        if hash == made.hash && !runs_plugin {
+            return Ok(None);
+        }
+        made.at = now;
+        let (make, timeout) = (self.make, self.settings.timeout);
+        // On another thread, because it may run the plugin.
+        let Ok(new) = spawn_blocking(move || make(&config, timeout)).await else { return Ok(None) };
+        let new = new?;
+        made.hash = hash;
+        Ok(Some(new))
+    }
+
+    /// Records that the API server refused a request with 401. If `used` is the current one, the next request reads the
+    /// files.
+    pub(super) fn refused(&self, used: &Arc<T>) {
+        if Arc::ptr_eq(&self.current.load(), used) {
+            self.refused.store(true, Ordering::Relaxed);
+            self.due.store(self.clock.now().mono.0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Reads the configuration and the files that it names. Returns also a hash of what may change in them.
+async fn load(settings: &Settings, identity: Identity) -> Result<(kube::Config, u64), Error> {
+    let mut config = config(settings).await?;
+    match identity {
+        Identity::Ours => take_token(&mut config.auth_info).await?,
+        Identity::Callers => config.auth_info = AuthInfo::default(),
+    }
+    let mut hasher = DefaultHasher::new();
+    (&config.root_cert, &config.tls_server_name).hash(&mut hasher);
+    let auth = &config.auth_info;
+    serde_json::to_string(auth).ok().hash(&mut hasher);
+    for path in [&auth.client_certificate, &auth.client_key].into_iter().flatten() {
+        tokio::fs::read(path).await.ok().hash(&mut hasher);
+    }
+    Ok((config, hasher.finish()))
+}
+
+/// Replaces a token file by its token, if kube would use it: kube prefers all other credentials. kube also does not cut
+/// the line break at its end.
+async fn take_token(auth: &mut AuthInfo) -> Result<(), Error> {
+    let has_password = auth.username.is_some() && auth.password.is_some();
+    if auth.auth_provider.is_some() || has_password || auth.token.is_some() {
+        return Ok(());
+    }
+    let Some(path) = auth.token_file.take() else { return Ok(()) };
+    match tokio::fs::read_to_string(&path).await {
+        Ok(text) => auth.token = Some(text.trim().to_owned().into()),
+        Err(source) => return Err(Error::Token { path: path.into(), source }),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const START: i64 = 1_772_352_000_000_000_000;
+
+    fn write(path: &Path, server: &str, user: &Value) {
+        let text = json!({
+            "clusters": [{ "name": "c", "cluster": { "server": server } }],
+            "users": [{ "name": "u", "user": user }],
+            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+            "current-context": "x",
+        });
+        std::fs::write(path, text.to_string()).unwrap();
+    }
+
+    /// Returns the token, the one of an exec plugin included.
+    fn token(config: &kube::Config, _: Duration) -> Result<String, Error> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let Some(exec) = &config.auth_info.exec else {
+            return Ok(text(&serde_json::to_value(&config.auth_info).unwrap()["token"]));
+        };
+        let ran = std::process::Command::new(exec.command.as_ref().unwrap()).args(exec.args.as_ref().unwrap()).output();
+        Ok(String::from_utf8(ran.unwrap().stdout).unwrap())
+    }
+
+    struct Run {
+        folder: tempfile::TempDir,
+        clock: Clock,
+        renewed: Renewed<String>,
+    }
+
+    impl Run {
+        async fn start(user: &Value, identity: Identity) -> Self {
+            let (folder, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
+            let path = folder.path().join("kubeconfig");
+            write(&path, "https://kube:6443", user);
+            std::fs::write(folder.path().join("token"), "one\n").unwrap();
+            let settings = Settings { kubeconfig: Some(path), ..Settings::default() };
+            let renewed = Renewed::new(&settings, identity, &clock, token).await.unwrap();
+            Self { folder, clock, renewed }
+        }
+
+        fn write(&self, server: &str, user: &Value) {
+            write(&self.folder.path().join("kubeconfig"), server, user);
+        }
+
+        async fn current(&self) -> String {
+            self.renewed.current().await.as_ref().clone()
+        }
+
+        /// Returns the next one after so much time, and after a 401 with the present one.
+        async fn after_a_refusal(&self, time: Duration) -> String {
+            self.renewed.refused(&self.renewed.current().await);
+            self.clock.advance(time);
+            self.current().await
+        }
+    }
+
+    #[tokio::test]
+    async fn files_are_read_again_after_a_minute_and_after_a_refusal() {
+        let run = Run::start(&json!({"tokenFile": "token"}), Identity::Ours).await;
+        let old = run.renewed.current().await;
+        let rotate = |token: &str| std::fs::write(run.folder.path().join("token"), token).unwrap();
+        rotate("two");
+        run.clock.advance(AGE_MAX.saturating_sub(Duration::from_nanos(1)));
+        assert_eq!(run.current().await, "one");
+        run.clock.advance(Duration::from_nanos(1));
+        assert_eq!(run.current().await, "two");
+        rotate("three");
+        run.renewed.refused(&old);
+        assert_eq!(run.current().await, "two", "a late refusal of the old one");
+        assert_eq!(run.after_a_refusal(Duration::ZERO).await, "three");
+        // Data in the kubeconfig are renewed as files are.
+        run.write("https://kube:6443", &json!({"token": "four"}));
+        assert_eq!(run.after_a_refusal(Duration::ZERO).await, "four");
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_used_replaces_nothing() {
+        let run = Run::start(&json!({"token": "one"}), Identity::Ours).await;
+        let same = run.renewed.current().await;
+        run.write("https://other:6443", &json!({"token": "two"}));
+        assert_eq!(run.after_a_refusal(Duration::ZERO).await, "one", "another API server's");
+        std::fs::write(run.folder.path().join("kubeconfig"), "half a").unwrap();
+        assert_eq!(run.after_a_refusal(Duration::ZERO).await, "one");
+        std::fs::remove_file(run.folder.path().join("kubeconfig")).unwrap();
+        assert_eq!(run.after_a_refusal(Duration::ZERO).await, "one");
+        run.write("https://kube:6443", &json!({"token": "one"}));
+        run.after_a_refusal(Duration::ZERO).await;
+        assert!(Arc::ptr_eq(&same, &run.renewed.current().await), "what has not changed is not made again");
+    }
+
+    #[tokio::test]
+    async fn callers_have_their_own_credentials() {
+        let run = Run::start(&json!({"tokenFile": "token"}), Identity::Callers).await;
+        let old = run.renewed.current().await;
+        std::fs::write(run.folder.path().join("token"), "two").unwrap();
+        run.clock.advance(AGE_MAX);
+        assert!(old.is_empty() && Arc::ptr_eq(&old, &run.renewed.current().await));
+        let path = run.folder.path().join("kubeconfig");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.replace(r#""server""#, r#""certificate-authority-data":"bmV3","server""#)).unwrap();
+        run.clock.advance(AGE_MAX);
+        assert!(!Arc::ptr_eq(&old, &run.renewed.current().await), "other authorities");
+    }
+
+    #[tokio::test]
+    async fn an_exec_plugin_runs_again_after_refusals_but_not_for_each() {
+        let count = "echo >>\"$0\"; wc -l <\"$0\" | tr -d ' \n'";
+        let folder = tempfile::tempdir().unwrap();
+        let args = json!(["-c", count, folder.path().join("runs")]);
+        let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": args, "interactiveMode": "Never"});
+        let run = Run::start(&json!({"exec": exec}), Identity::Ours).await;
+        assert_eq!(run.after_a_refusal(PLUGIN_PAUSE.saturating_sub(Duration::from_nanos(1))).await, "1");
+        assert_eq!(run.after_a_refusal(Duration::from_nanos(1)).await, "2");
+        assert_eq!(run.after_a_refusal(Duration::ZERO).await, "2");
+        run.clock.advance(AGE_MAX);
+        assert_eq!(run.current().await, "2", "its credentials are valid");
+    }
+}

@@ -65,6 +65,7 @@ var scenarios = []scenario{
 	{name: "rbac", run: rbac},
 	{name: "verbs", run: verbs},
 	{name: "token", run: token},
+	{name: "renewal", run: renewal},
 	{name: "access", run: access},
 	{name: "impersonate", run: impersonate},
 	{name: "certificate", run: certificate},

@@ -7,6 +7,7 @@
 //! Every POST adds an event here, and most are never used again. So each is kept as protobuf, which has all members in
 //! half the bytes of JSON, under a hash of its name.
 
+use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 
 use parking_lot::Mutex;
@@ -99,6 +100,27 @@ pub(super) struct Growth {
     pub(super) series: Option<EventSeries>,
 }
 
+impl Growth {
+    /// Changes an event. Returns by how many occurrences its count grew: none if it shrinks or stays equal (a repeated
+    /// request).
+    fn apply(&self, event: &mut Event) -> u32 {
+        let before = line(event);
+        event.count = self.count.unwrap_or(event.count);
+        if self.series.is_some() {
+            event.series.clone_from(&self.series);
+        }
+        event.last_timestamp = self.last_timestamp.unwrap_or(event.last_timestamp);
+        if let Some(message) = &self.message {
+            event.message = message.clone();
+        }
+        u32::try_from(line(event) - before).unwrap_or(0)
+    }
+}
+
+fn own_count(event: &mut Event) -> &mut i32 {
+    event.series.as_mut().map_or(&mut event.count, |series| &mut series.count)
+}
+
 /// Returns a client's own count: that of the series, or `count`; 1 if an event has neither.
 pub(super) fn line(event: &Event) -> i64 {
     conversion::occurrences(event).into()
@@ -158,6 +180,21 @@ pub(super) enum Entered {
     New(Option<Event>),
     /// The series known under its name includes it, so it brings no occurrence.
     Included(Event),
+}
+
+/// Whether an event is newer than its client's known one and counts no more: its client has not counted what was
+/// refused.
+pub(super) fn is_again(known: &Event, event: &Event) -> bool {
+    line(event) <= line(known) && age(known, event) == Some(Ordering::Greater)
+}
+
+/// Compares the time of an event with that of its client's known one.
+fn age(known: &Event, event: &Event) -> Option<Ordering> {
+    match (&known.series, &event.series) {
+        (Some(known), Some(event)) => Some(event.last_observed_time?.cmp(&known.last_observed_time?)),
+        (None, None) => Some(event.last_timestamp?.cmp(&known.last_timestamp?)),
+        _ => None,
+    }
 }
 
 impl Aliases {
@@ -237,17 +274,24 @@ impl Aliases {
     /// occurrences its count grew.
     pub(super) fn grow(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
         self.change(namespace, name, |event| {
-            let before = line(event);
-            event.count = growth.count.unwrap_or(event.count);
-            if growth.series.is_some() {
-                event.series.clone_from(&growth.series);
+            let grown = growth.apply(event);
+            (event.clone(), grown)
+        })
+    }
+
+    /// As [`grow`](Self::grow), for a patch that is refused. A client that does not count what was refused sends the
+    /// same count again with a newer time; this brings one occurrence, by which the known count grows.
+    pub(super) fn grow_refused(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
+        self.change(namespace, name, |event| {
+            let known = event.clone();
+            let mut grown = growth.apply(event);
+            if is_again(&known, event) {
+                *own_count(event) = conversion::occurrences(&known).saturating_add(1);
+                grown = 1;
+            } else if grown == 0 && age(&known, event).is_some() {
+                // It was counted before.
+                *event = known;
             }
-            event.last_timestamp = growth.last_timestamp.unwrap_or(event.last_timestamp);
-            if let Some(message) = &growth.message {
-                event.message = message.clone();
-            }
-            // A count that shrinks or stays equal (a repeated request) brings no occurrence.
-            let grown = u32::try_from(line(event) - before).unwrap_or(0);
             (event.clone(), grown)
         })
     }
@@ -267,7 +311,7 @@ impl Aliases {
     /// Reverts a growth that was not accepted: the client will repeat it.
     pub(super) fn shrink(&self, namespace: &str, name: &str, grown: u32) {
         self.change(namespace, name, |event| {
-            let line = event.series.as_mut().map_or(&mut event.count, |series| &mut series.count);
+            let line = own_count(event);
             *line = line.saturating_sub_unsigned(grown);
         });
     }

@@ -13,13 +13,14 @@ use super::support::app::{APISERVER, Program, start, start_behind};
 use super::support::events::{START, event, plain};
 use super::support::http::{Client, EVENTS, Reply};
 
-const ON: &str = "upstream: {kind: apiserver, history: watch}\nadmission: {enabled: on, exemptUsers: [root]}\n";
-const UNWATCHED: &str = "upstream: {kind: apiserver, history: off}\nadmission: on\n";
+pub(super) const ON: &str =
+    "upstream: {kind: apiserver, history: watch}\nadmission: {enabled: on, exemptUsers: [root]}\n";
+pub(super) const UNWATCHED: &str = "upstream: {kind: apiserver, history: off}\nadmission: on\n";
 
 /// An apiserver with a webhook.
-struct Cluster {
+pub(super) struct Cluster {
     apiserver: Program,
-    program: Program,
+    pub(super) program: Program,
     /// Connections of the client to both programs.
     to: Client,
     ask: Client,
@@ -27,7 +28,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn new(yaml: &str) -> Self {
+    pub(super) async fn new(yaml: &str) -> Self {
         Self::over(start(APISERVER).await, yaml).await
     }
 
@@ -40,7 +41,13 @@ impl Cluster {
         Self { apiserver, program, to, ask, user: "system:node:node-1" }
     }
 
-    async fn review(&mut self, operation: &str, old: Option<&Event>, new: Option<&Event>, dry_run: bool) -> Value {
+    pub(super) async fn review(
+        &mut self,
+        operation: &str,
+        old: Option<&Event>,
+        new: Option<&Event>,
+        dry_run: bool,
+    ) -> Value {
         let object = |event: Option<&Event>| event.map(parsed);
         let review = json!({
             "kind": "AdmissionReview",
@@ -62,12 +69,12 @@ impl Cluster {
     }
 
     /// Sends the review of a request; returns the code of a refusal.
-    async fn asks(&mut self, event: &Event) -> u64 {
+    pub(super) async fn asks(&mut self, event: &Event) -> u64 {
         code(&self.review("CREATE", None, Some(event), false).await)
     }
 
     /// Sends a client's POST; returns the code of the answer.
-    async fn create(&mut self, event: &Event) -> u64 {
+    pub(super) async fn create(&mut self, event: &Event) -> u64 {
         match self.asks(event).await {
             201 => self.to.post(event).await.status.into(),
             code => code,
@@ -79,7 +86,7 @@ impl Cluster {
     }
 
     /// Sends a client's PATCH of its own event.
-    async fn patch(&mut self, name: &str, change: impl FnOnce(&mut Event)) -> u64 {
+    pub(super) async fn patch(&mut self, name: &str, change: impl FnOnce(&mut Event)) -> u64 {
         let reply = self.to.get(&format!("{EVENTS}/{name}")).await;
         if reply.status != 200 {
             return reply.status.into();
@@ -112,17 +119,17 @@ impl Cluster {
     }
 
     /// Returns the number of occurrences that the upstream shows.
-    async fn shown(&self) -> i32 {
+    pub(super) async fn shown(&self) -> i32 {
         self.program.settle().await;
         self.stored().await.iter().map(conversion::occurrences).sum()
     }
 
-    async fn answered(&self, answer: &str) -> f64 {
+    pub(super) async fn answered(&self, answer: &str) -> f64 {
         self.program.metrics().await[&format!("eventweir_admission_requests_total{{answer=\"{answer}\"}}")]
     }
 
     /// Stops the programs and checks the number of occurrences written by eventweir or by clients.
-    async fn ends(self, written: u64) {
+    pub(super) async fn ends(self, written: u64) {
         let balance = self.program.stop().await;
         assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (written, 0));
     }
@@ -137,7 +144,7 @@ fn code(response: &Value) -> u64 {
     if response["allowed"] == true { 201 } else { response["status"]["code"].as_u64().unwrap() }
 }
 
-fn new_style(note: &str) -> Event {
+pub(super) fn new_style(note: &str) -> Event {
     let mut event = Event {
         reason: "Scaled".into(),
         action: "Scale".into(),

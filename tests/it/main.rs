@@ -63,3 +63,4 @@ mod passthrough_impersonation;
 mod passthrough_streams;
 // Admission.
 mod admission;
+mod admission_adders;

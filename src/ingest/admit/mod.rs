@@ -21,7 +21,7 @@ use axum::http::Uri;
 use axum::response::Response;
 use parking_lot::Mutex;
 
-use super::aliases::{Entered, Growth, is_of_one_line, is_repeated, line, total};
+use super::aliases::{Entered, Growth, is_again, is_of_one_line, is_repeated, line, total};
 use super::create::strip;
 use super::{Face, Settings, decode, not_served, respond};
 use crate::access::{Caller, Extent};
@@ -308,7 +308,8 @@ impl Question<'_> {
         let known = told.as_ref().map_or_else(|| self.counted_before(old, new), line);
         if is_series {
             // A series below the count would hide the others' occurrences.
-            let is_exact = line(new) - known == total(new) - total(old) && line(new) == total(new);
+            let is_again = told.as_ref().is_some_and(|told| is_again(told, new));
+            let is_exact = !is_again && line(new) - known == total(new) - total(old) && line(new) == total(new);
             let allowed = Allowed { at: self.began, line: line(new), before: known };
             if is_exact && self.admitting.passes(aliases.key(namespace, name), allowed) {
                 aliases.insert(&Event { count: 0, ..new.clone() });
@@ -326,15 +327,19 @@ impl Question<'_> {
             message: Some(new.message.clone()),
             series: new.series.clone().filter(|_| is_series),
         };
-        let Some((shown, grown)) = aliases.grow(namespace, name, &growth) else { return Ok(Answer::Other) };
+        let Some((shown, grown)) = aliases.grow_refused(namespace, name, &growth) else { return Ok(Answer::Other) };
         let shown = Event { metadata: new.metadata.clone(), ..shown };
-        let grown = self.face.new_of(&shown, grown.into());
+        // Its client does not know how much was counted under its name.
+        let is_again = line(&shown) > line(new);
+        let grown = if is_again { grown } else { self.face.new_of(&shown, grown.into()) };
         if grown == 0 {
             return Ok(if is_idle && !is_series { Answer::Other } else { Answer::Repeated });
         }
         let taken = self.limit(&shown, grown).map(|()| self.take(&shown, grown, false));
-        if !matches!(taken, Ok(Ok(_))) {
-            self.face.take_back(&shown, grown);
+        match (&taken, told) {
+            (Ok(Ok(_)), _) => {}
+            (_, Some(told)) if is_again => aliases.insert(&told),
+            _ => self.face.take_back(&shown, grown),
         }
         taken.map(Answer::from)
     }

@@ -82,7 +82,8 @@ impl Request<'_> {
         Caller { name: username.into(), uid: uid.into(), groups, ..Caller::default() }
     }
 
-    /// Returns the event before and after the request; `None` for other objects.
+    /// Returns the event before and after the request; `None` for other objects, and if the one before is missing or one
+    /// too many.
     pub(super) fn events(&self) -> Option<(Option<Event>, Event)> {
         let group = [ApiGroup::Core, ApiGroup::Events].into_iter().find(|group| group.name() == self.kind.group)?;
         if self.kind.kind != "Event" || !self.sub_resource.is_empty() {
@@ -94,7 +95,7 @@ impl Request<'_> {
             Some(old) => Some(decode(old)?),
             None => None,
         };
-        Some((old, new))
+        (old.is_some() == (self.operation == "UPDATE")).then_some((old, new))
     }
 }
 

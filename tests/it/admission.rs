@@ -21,7 +21,7 @@ pub(super) const UNWATCHED: &str =
 
 /// An apiserver with a webhook.
 pub(super) struct Cluster {
-    apiserver: Program,
+    pub(super) apiserver: Program,
     pub(super) program: Program,
     /// Connections of the client to both programs.
     to: Client,
@@ -34,7 +34,7 @@ impl Cluster {
         Self::over(start(APISERVER).await, yaml).await
     }
 
-    async fn over(apiserver: Program, yaml: &str) -> Self {
+    pub(super) async fn over(apiserver: Program, yaml: &str) -> Self {
         let program = start_behind(&apiserver, yaml).await;
         if yaml.contains("watch") {
             program.until_news("relist", 1.0).await;
@@ -83,7 +83,7 @@ impl Cluster {
         }
     }
 
-    async fn stored(&self) -> Vec<Event> {
+    pub(super) async fn stored(&self) -> Vec<Event> {
         self.apiserver.stored().await
     }
 

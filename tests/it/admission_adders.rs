@@ -12,10 +12,6 @@ use super::support::events::{START, plain};
 /// further occurrence. These vanished.
 #[tokio::test]
 async fn a_client_that_does_not_count_what_was_refused_has_each_occurrence_counted() {
-    let at = |count: i32, second: i64| {
-        let last_observed_time = Some(MicroTime::from_unix_nanos(START + second * 1_000_000_000));
-        Some(EventSeries { count, last_observed_time })
-    };
     for yaml in [ON, UNWATCHED] {
         let mut cluster = Cluster::new(yaml).await;
         let mine = new_style("up");
@@ -37,6 +33,11 @@ async fn a_client_that_does_not_count_what_was_refused_has_each_occurrence_count
     }
 }
 
+fn add(event: &mut Event, second: i64) {
+    event.count += 1;
+    event.last_timestamp = Some(Time::from_unix_nanos(START + second * 1_000_000_000));
+}
+
 /// Fault: a client that reads the count and writes it plus one was counted once, until eventweir had written its record.
 #[tokio::test]
 async fn a_client_that_adds_to_a_count_which_it_reads_has_each_occurrence_counted() {
@@ -46,19 +47,12 @@ async fn a_client_that_adds_to_a_count_which_it_reads_has_each_occurrence_counte
         assert_eq!(cluster.create(&mine).await, 201);
         for second in 1..=4 {
             for _ in 0..2 {
-                let add = |event: &mut Event| {
-                    event.count += 1;
-                    event.last_timestamp = Some(Time::from_unix_nanos(START + second * 1_000_000_000));
-                };
-                assert_eq!(cluster.patch(&mine.metadata.name, add).await, 409, "{yaml}");
+                // The API server asks again if the object has changed meanwhile.
+                assert_eq!(cluster.patch(&mine.metadata.name, |event| add(event, second)).await, 409, "{yaml}");
             }
         }
         assert_eq!(cluster.shown().await, 5, "{yaml}");
-        let add = |event: &mut Event| {
-            event.count += 1;
-            event.last_timestamp = Some(Time::from_unix_nanos(START + 5_000_000_000));
-        };
-        assert_eq!(cluster.patch(&mine.metadata.name, add).await, 409, "{yaml}");
+        assert_eq!(cluster.patch(&mine.metadata.name, |event| add(event, 5)).await, 409, "{yaml}");
         assert_eq!(cluster.shown().await, 6, "{yaml}");
         cluster.ends(6).await;
     }
@@ -79,4 +73,32 @@ async fn an_occurrence_beyond_the_limits_counts_when_the_same_request_is_sent_ag
     }
     assert_eq!(cluster.shown().await, 3);
     cluster.ends(3).await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_count_what_was_refused_counts_beside_others_and_after_a_restart() {
+    let mut cluster = Cluster::new(ON).await;
+    let mine = new_style("up");
+    assert_eq!(cluster.create(&mine).await, 201);
+    for second in 1..=4 {
+        assert_eq!(cluster.create(&Event { metadata: plain().metadata, ..mine.clone() }).await, 409);
+        assert_eq!(cluster.shown().await, 2 * i32::try_from(second).unwrap());
+        assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = at(2, second)).await, 403);
+    }
+    assert_eq!((cluster.shown().await, cluster.stored().await.len()), (9, 1));
+    let Cluster { apiserver, program, .. } = cluster;
+    program.stop().await;
+    let mut cluster = Cluster::over(apiserver, ON).await;
+    // The next process does not know the time of the last one.
+    for (second, shown) in [(5, 9), (6, 10), (7, 11)] {
+        assert_eq!(cluster.patch(&mine.metadata.name, |event| event.series = at(2, second)).await, 403);
+        assert_eq!(cluster.shown().await, shown);
+    }
+    cluster.program.stop().await;
+}
+
+/// Returns a series whose last occurrence was at this second.
+fn at(count: i32, second: i64) -> Option<EventSeries> {
+    let last_observed_time = Some(MicroTime::from_unix_nanos(START + second * 1_000_000_000));
+    Some(EventSeries { count, last_observed_time })
 }

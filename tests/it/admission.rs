@@ -50,16 +50,7 @@ impl Cluster {
         new: Option<&Event>,
         dry_run: bool,
     ) -> Value {
-        let object = |event: Option<&Event>| event.map(parsed);
-        let review = json!({
-            "kind": "AdmissionReview",
-            "apiVersion": "admission.k8s.io/v1",
-            "request": {
-                "uid": "abc", "kind": {"group": "", "version": "v1", "kind": "Event"}, "operation": operation,
-                "userInfo": {"username": self.user, "groups": ["system:nodes"]}, "dryRun": dry_run,
-                "object": object(new), "oldObject": object(old), "options": {"kind": "CreateOptions"},
-            },
-        });
+        let review = review(self.user, operation, old, new, dry_run);
         let reply = self.send(review.to_string().as_bytes()).await;
         let answer = reply.json();
         assert_eq!((reply.status, &answer["response"]["uid"]), (200, &json!("abc")), "{answer}");
@@ -135,6 +126,20 @@ impl Cluster {
         let balance = self.program.stop().await;
         assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (written, 0));
     }
+}
+
+/// Returns the review of a request by this user.
+pub(super) fn review(user: &str, operation: &str, old: Option<&Event>, new: Option<&Event>, dry_run: bool) -> Value {
+    let object = |event: Option<&Event>| event.map(parsed);
+    json!({
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "request": {
+            "uid": "abc", "kind": {"group": "", "version": "v1", "kind": "Event"}, "operation": operation,
+            "userInfo": {"username": user, "groups": ["system:nodes"]}, "dryRun": dry_run,
+            "object": object(new), "oldObject": object(old), "options": {"kind": "CreateOptions"},
+        },
+    })
 }
 
 fn parsed(event: &Event) -> Value {

@@ -64,3 +64,4 @@ mod passthrough_streams;
 // Admission.
 mod admission;
 mod admission_adders;
+mod admission_given_up;

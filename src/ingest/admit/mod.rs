@@ -180,6 +180,9 @@ pub(super) async fn admit(State(face): State<Face>, uri: Uri, body: Body) -> Res
     let arrived = face.0.shards.clock().now().mono;
     let body = read.map_err(Status::from);
     let review = body.as_deref().map_err(Clone::clone).and_then(Review::read);
+    // If the apiserver has given up meanwhile, because this process was suspended, the request ends here: the event is
+    // stored without an answer.
+    tokio::task::yield_now().await;
     let (answered, response) = match review {
         Ok(Review { request, .. }) => {
             let question = Question { face: &face, admitting, caller: request.caller(), began };

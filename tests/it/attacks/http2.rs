@@ -11,21 +11,21 @@ use super::super::support::ways::{Entry, Way};
 use super::PODS;
 
 /// The preface of a client, and its settings.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 /// The largest payload of a frame.
 const FRAME: usize = 16_384;
 const PROTOCOL_ERROR: u32 = 1;
-const CANCEL: u32 = 8;
+pub(crate) const CANCEL: u32 = 8;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
@@ -48,13 +48,13 @@ fn length(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Encodes headers as literals.
-fn block(headers: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn block(headers: &[(&str, &str)]) -> Vec<u8> {
     let encode = |text: &str| [length(text.as_bytes()), text.as_bytes().to_vec()].concat();
     headers.iter().flat_map(|(name, value)| [vec![0], encode(name), encode(value)].concat()).collect()
 }
 
 /// Returns the headers of this method, authority and path.
-fn pseudo<'a>(values: &[&'a str; 3]) -> Vec<(&'static str, &'a str)> {
+pub(crate) fn pseudo<'a>(values: &[&'a str; 3]) -> Vec<(&'static str, &'a str)> {
     let [method, authority, path] = *values;
     vec![(":method", method), (":scheme", "https"), (":authority", authority), (":path", path)]
 }
@@ -73,7 +73,7 @@ fn code(block: &[u8]) -> u16 {
 
 /// How a stream or its connection ended.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+pub(crate) enum End {
     /// Answered with this code.
     Answered(u16),
     Reset(u32),
@@ -81,8 +81,8 @@ enum End {
     Closed,
 }
 
-/// Reads frames until stream 1 has answer headers or is reset, or the connection ends.
-async fn end(reader: &mut (impl tokio::io::AsyncRead + Unpin)) -> End {
+/// Reads frames until a stream has answer headers or is reset, or the connection ends.
+pub(crate) async fn end_of(stream_id: u32, reader: &mut (impl tokio::io::AsyncRead + Unpin)) -> End {
     let reading = async {
         loop {
             let mut head = [0; 9];
@@ -97,8 +97,8 @@ async fn end(reader: &mut (impl tokio::io::AsyncRead + Unpin)) -> End {
             let reason = |at: usize| u32::from_be_bytes(payload[at..at + 4].try_into().unwrap());
             match (kind, u32::from_be_bytes(stream)) {
                 (GOAWAY, _) if reason(4) != 0 => return End::GoAway(reason(4)),
-                (RST_STREAM, 1) => return End::Reset(reason(0)),
-                (HEADERS, 1) => return End::Answered(code(&payload)),
+                (RST_STREAM, id) if id == stream_id => return End::Reset(reason(0)),
+                (HEADERS, id) if id == stream_id => return End::Answered(code(&payload)),
                 _ => {}
             }
         }
@@ -114,7 +114,7 @@ async fn send(entry: &Entry, frames: &[u8]) -> End {
         let _closed = writer.write_all(&[PREFACE, frames].concat()).await;
         let _closed = writer.flush().await;
     };
-    tokio::join!(sending, end(&mut reader)).1
+    tokio::join!(sending, end_of(1, &mut reader)).1
 }
 
 /// What becomes of a request.

@@ -3,7 +3,7 @@
 mod bodies;
 mod connections;
 mod framing;
-mod http2;
+pub(crate) mod http2;
 mod targets;
 
 /// A path of the API server that has no events.

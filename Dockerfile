@@ -17,6 +17,7 @@ WORKDIR /src
 
 # The dependencies alone: this layer lasts for as long as they do.
 FROM toolchain AS dependencies
+ARG TARGETARCH
 COPY .cargo .cargo
 COPY Cargo.toml Cargo.lock ./
 # Cargo.toml names them, and Cargo wants to find each.
@@ -24,6 +25,7 @@ COPY benches benches
 RUN mkdir src && echo 'fn main() {}' >src/main.rs && touch src/lib.rs && cross build "$TARGETARCH"
 
 FROM dependencies AS compile
+ARG TARGETARCH
 COPY . .
 # Newer than the empty files that were compiled above.
 RUN touch src/main.rs src/lib.rs && cross build "$TARGETARCH" && cross install "$TARGETARCH" /out \

@@ -485,6 +485,18 @@ fn the_image_builds_its_dependencies_beside_the_targets_that_cargo_names() {
     }
 }
 
+/// Docker's builder hands an ARG on to the stages that are based on its own; buildah and podman do not.
+#[test]
+fn each_stage_of_the_image_declares_the_arguments_that_it_uses() {
+    let image = std::fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let faults: Vec<&str> = image
+        .split("\nFROM ")
+        .filter(|stage| stage.contains("$TARGETARCH") && !stage.contains("\nARG TARGETARCH\n"))
+        .filter_map(|stage| stage.lines().next())
+        .collect();
+    assert!(faults.is_empty(), "these stages use TARGETARCH without ARG: {faults:?}");
+}
+
 #[test]
 fn the_version_of_cargo_toml_is_everywhere() {
     let version = env!("CARGO_PKG_VERSION");

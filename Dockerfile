@@ -8,7 +8,7 @@ ARG RUST_VERSION=1.95
 FROM --platform=$BUILDPLATFORM docker.io/library/rust:${RUST_VERSION}-bookworm AS toolchain
 RUN apt-get update -q && apt-get install -y -q --no-install-recommends python3-pip && rm -rf /var/lib/apt/lists/* \
     && pip install --break-system-packages --no-cache-dir ziglang==0.17.0 \
-    && cargo install --locked cargo-zigbuild@0.24.1 \
+    && cargo install --locked cargo-auditable@0.7.7 cargo-zigbuild@0.24.1 \
     && cargo install --locked --features cli cargo-about@0.9.3
 COPY .ci/cross /usr/local/bin/cross
 ARG TARGETARCH

@@ -497,6 +497,25 @@ fn each_stage_of_the_image_declares_the_arguments_that_it_uses() {
     assert!(faults.is_empty(), "these stages use TARGETARCH without ARG: {faults:?}");
 }
 
+/// The image that somebody builds has the tools of the release's binaries, and so has what .ci/run tries.
+#[test]
+fn the_tools_of_the_release_have_one_version() {
+    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in ["Dockerfile", ".github/workflows/release.yaml", ".ci/run"] {
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        for tool in ["cargo-about", "cargo-auditable", "cargo-zigbuild", "ziglang"] {
+            // crates.io writes one sign, PyPI two.
+            for rest in text.split(&format!("{tool}@")).chain(text.split(&format!("{tool}=="))).skip(1) {
+                let version = rest.split([' ', '"', ';', '\n']).next().unwrap();
+                if version.starts_with(|first: char| first.is_ascii_digit()) {
+                    versions.entry(tool.to_owned()).or_default().insert(version.to_owned());
+                }
+            }
+        }
+    }
+    assert!(versions.len() == 4 && versions.values().all(|one| one.len() == 1), "{versions:?}");
+}
+
 #[test]
 fn the_version_of_cargo_toml_is_everywhere() {
     let version = env!("CARGO_PKG_VERSION");

@@ -497,7 +497,7 @@ fn each_stage_of_the_image_declares_the_arguments_that_it_uses() {
     assert!(faults.is_empty(), "these stages use TARGETARCH without ARG: {faults:?}");
 }
 
-/// The image that somebody builds has the tools of the release's binaries, and so has what .ci/run tries.
+/// Of the image, of the release workflow, and of `.ci/run`.
 #[test]
 fn the_tools_of_the_release_have_one_version() {
     let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();

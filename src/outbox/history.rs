@@ -58,7 +58,7 @@ impl Outbox {
         let expired_tags = record.tag.as_ref().map_or_else(Vec::new, |own| tag::expired(event, own, now));
         *held = Held { version: event.metadata.resource_version.clone(), count, tag, expired_tags };
         record.move_count(moved);
-        record.read_own_line(event, self.settings.group.of(event));
+        record.read_lines(event, self.settings.group.of(event));
         record.event.first_timestamp = event.first_timestamp;
         Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }

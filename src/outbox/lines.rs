@@ -198,17 +198,29 @@ impl Lines {
     }
 
     fn take_back(&mut self, line: &ClientLine) {
-        let known = self.own.iter_mut().chain(&mut self.others).find(|known| known.is_of(&line.name, line.checksum));
-        if let Some(known) = known {
+        if let Some(known) = self.find(line) {
             known.total = line.total;
         }
     }
 
-    /// Raises the own total to that of the object's line, or of the series that the client has written itself.
-    fn read_own(&mut self, object: &Event, series: Option<i32>) {
-        if let Some(own) = self.own.as_mut().filter(|own| own.name == object.metadata.name) {
-            own.total = own.total.max(own_total(object, own.checksum).max(series).unwrap_or(0));
+    /// Raises the totals to those of the object's lines, and the own one to that of the series that the client has
+    /// written itself. A client may have counted on through another record.
+    fn read(&mut self, object: &Event, series: Option<i32>) {
+        if self.own.is_none() && self.others.is_empty() {
+            return;
         }
+        let own = self.own.iter_mut().filter(|own| own.name == object.metadata.name);
+        own.for_each(|own| own.total = own.total.max(series.unwrap_or(0)));
+        for line in ClientLine::on(object) {
+            if let Some(known) = self.find(&line) {
+                known.total = known.total.max(line.total);
+            }
+        }
+    }
+
+    /// Returns the known line of the same client.
+    fn find(&mut self, line: &ClientLine) -> Option<&mut ClientLine> {
+        self.own.iter_mut().chain(&mut self.others).find(|known| known.is_of(&line.name, line.checksum))
     }
 
     /// Returns the lines among `surplus` that a patch under `name` removes: not those that it writes, and not an own
@@ -233,11 +245,6 @@ impl Lines {
     }
 }
 
-/// Returns the total in the own line of an object.
-fn own_total(object: &Event, checksum: u32) -> Option<i32> {
-    ClientLine::on(object).find(|line| line.is_of(&object.metadata.name, checksum)).map(|line| line.total)
-}
-
 impl Record {
     /// Stores the line of a client. The write of the occurrence carries it.
     fn put_line(&mut self, line: ClientLine) {
@@ -247,11 +254,11 @@ impl Record {
         self.size = self.size + lines.size() - before;
     }
 
-    /// Reads the own line of the object of the record.
-    pub(super) fn read_own_line(&mut self, object: &Event, group: ApiGroup) {
+    /// Reads the lines of the object of the record.
+    pub(super) fn read_lines(&mut self, object: &Event, group: ApiGroup) {
         let series = group::clients_series(group, object);
-        self.lines.read_own(object, series);
-        self.later_lines.read_own(object, series);
+        self.lines.read(object, series);
+        self.later_lines.read(object, series);
     }
 
     /// Whether another client may count on the record under the record's name, without a line in this process.
@@ -322,7 +329,13 @@ mod tests {
         let mut read: Vec<_> = ClientLine::on(&object).collect();
         read.sort_unstable_by_key(|line| line.total);
         assert_eq!(read, [line("web-0.2", 1), line("web-0.0", 3), line("web-0.1", 5)]);
-        assert_eq!((own_total(&object, 0x1234), own_total(&object, 1)), (Some(3), None));
+        // A total only grows, and those of another event are not its client's.
+        let other = ClientLine { checksum: 1, ..line("web-0.2", 0) };
+        let mut later = Lines::of(vec![line("web-0.0", 2), line("web-0.1", 6), other.clone()], "web-0.0");
+        later.read(&object, None);
+        assert_eq!(later.to_vec(), [line("web-0.0", 3), line("web-0.1", 6), other]);
+        later.read(&object, Some(4));
+        assert_eq!(later.total("web-0.0", 0x1234), Some(4));
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.move_count(moved);
         if let Some(found) = found {
-            record.read_own_line(found, sent.group);
+            record.read_lines(found, sent.group);
         }
         if let (Some(found), ApiGroup::Core) = (found, sent.group) {
             record.event.first_timestamp = found.first_timestamp;

@@ -320,3 +320,35 @@ async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_
     assert!(stored(&apiserver).await.contains(&("BackOff".to_owned(), 4)));
     after.stop().await;
 }
+
+/// Fault: a write that had waited set a client's line on the record back, because the client had meanwhile counted on
+/// through another record of the process. After a restart its total counted again.
+#[tokio::test]
+async fn a_late_write_does_not_set_a_clients_line_back() {
+    const CONFIG: &str = "correlation: {naming: deterministic, lruCacheSize: 1}\n";
+    let apiserver = start(APISERVER).await;
+    let (event, other) = (plain(), Event { reason: "Killing".into(), ..plain() });
+    let before = start_behind(&apiserver, CONFIG).await;
+    let are_written = |number| before.balance().ledger.total_written() == number;
+    let mut client = before.client().await;
+    client.post(&event).await;
+    before.until("the first is written", || are_written(1)).await;
+    // Waits for the end of the interval between writes, and its key is evicted.
+    client.patch(&event.metadata.name, &json!({ "count": 3 })).await;
+    client.post(&other).await;
+    // Another record of the same name.
+    client.patch(&event.metadata.name, &json!({ "count": 5 })).await;
+    before.until("all but two are written", || are_written(4)).await;
+    before.settle().await;
+    assert!(stored(&apiserver).await.contains(&("BackOff".to_owned(), 5)));
+    before.stop().await;
+    let after = start_behind(&apiserver, CONFIG).await;
+    after.until_news("relist", 1.0).await;
+    let mut client = after.client().await;
+    assert_eq!(client.patch(&event.metadata.name, &json!({ "count": 6 })).await.status, 404);
+    client.post(&Event { count: 6, ..event }).await;
+    after.settle().await;
+    let held = stored(&apiserver).await;
+    assert!(held.contains(&("BackOff".to_owned(), 6)), "{held:?}");
+    after.stop().await;
+}

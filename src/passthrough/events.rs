@@ -68,6 +68,8 @@ impl Passthrough {
         }
         match forwarded {
             Ok(forwarded) => (Kind::Fallback, forwarded),
+            // The apiserver may have stored the event. After the answer of ingest, its client would send it again.
+            Err((kind, status)) if status.code == StatusCode::BAD_GATEWAY => unanswered((kind, status)),
             // If the apiserver does not answer either, the answer of ingest says more.
             Err((kind, _)) => (kind, answer),
         }

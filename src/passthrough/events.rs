@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use foldhash::quality::RandomState;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::request::Parts;
 use http::{Method, Request, StatusCode};
 use lru::LruCache;
@@ -109,16 +109,16 @@ impl Passthrough {
 
 /// Whether a write that ingest has refused is forwarded, because the apiserver might accept it.
 ///
-/// A 504 is not forwarded: the upstream may still carry the request out. After a 401 or 403 a POST is not forwarded. A
-/// change of an event is, because ingest makes it with eventweir's rights, which may be fewer than the caller's.
+/// A change in doubt is not forwarded, because the upstream may have carried it out, or may still do so: a 504, and a 5xx
+/// without `Retry-After` (`upstream/answer.rs`). After a 401 or 403 a POST is not forwarded. A change of an event is,
+/// because ingest makes it with eventweir's rights, which may be fewer than the caller's.
 fn is_forwarded(method: &Method, answer: &Response) -> bool {
     match answer.status() {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => method != Method::POST,
-        StatusCode::UNSUPPORTED_MEDIA_TYPE
-        | StatusCode::NOT_ACCEPTABLE
-        | StatusCode::INTERNAL_SERVER_ERROR
-        | StatusCode::BAD_GATEWAY
-        | StatusCode::SERVICE_UNAVAILABLE => true,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::NOT_ACCEPTABLE => true,
+        StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
+            method == Method::POST || answer.headers().contains_key(RETRY_AFTER)
+        }
         _ => answer.extensions().get::<Unable>().is_some(),
     }
 }

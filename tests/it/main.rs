@@ -59,6 +59,7 @@ mod metrics_audit;
 // Pass-through.
 mod passthrough;
 mod passthrough_callers;
+mod passthrough_doubt;
 mod passthrough_impersonation;
 mod passthrough_streams;
 // Admission.

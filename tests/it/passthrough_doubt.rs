@@ -1,0 +1,74 @@
+//! Pass-through: requests that the API server may have carried out without an answer are not sent again.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use axum::body::Body;
+use http::{HeaderValue, Method, Request};
+use hyper::body::Incoming;
+
+use super::support::behind::{Behind, OURS, answer};
+use super::support::events::event;
+use super::support::http::{EVENTS, json as json_of};
+
+const CALLER: (&str, &str) = ("Authorization", "Bearer caller's");
+
+fn is_ours(request: &Request<Incoming>) -> bool {
+    request.headers().get("Authorization").is_some_and(|value| value == OURS)
+}
+
+/// Returns an answer with a longer header than any client reads, so that the connection breaks.
+fn unreadable() -> http::Response<Body> {
+    let mut answer = answer(200, "{}");
+    answer.headers_mut().insert("x", HeaderValue::try_from("x".repeat(1 << 20)).unwrap());
+    answer
+}
+
+/// Fault: the API server got it twice. The second time it could be 409 or 404 although the first one was carried out.
+#[tokio::test]
+async fn a_change_that_may_have_been_carried_out_is_not_forwarded() {
+    let stored = json_of(&event("node-1", "web-0", "R", "m"));
+    let behind = Behind::plain(move |request| {
+        let stored = stored.clone();
+        async move {
+            match (is_ours(&request), request.method()) {
+                (true, &Method::GET) => answer(200, stored),
+                (true, _) => unreadable(),
+                (false, _) => answer(404, ""),
+            }
+        }
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    let event = event("node-1", "web-0", "R", "m");
+    let (path, body) = (format!("{EVENTS}/{}", event.metadata.name), json_of(&event));
+    for (method, body) in [("DELETE", &b""[..]), ("PUT", &body)] {
+        let reply = client.send(method, &path, &[CALLER], body).await;
+        assert_eq!((reply.status, reply.header("Retry-After")), (503, None), "{method}: {}", reply.text());
+    }
+    assert_eq!(behind.passed_on().len(), 0);
+    program.stop().await;
+}
+
+/// Fault: the client got the 429 of ingest, sent the event again, and it was stored twice.
+#[tokio::test]
+async fn a_forwarded_event_whose_answer_is_lost_is_not_sent_again() {
+    let behind = Behind::plain(|request| async move {
+        // Pending writes stay pending.
+        if is_ours(&request) { std::future::pending().await } else { unreadable() }
+    })
+    .await;
+    let full = "outbox: {maxRecords: 1, sourcePercent: 100}\nshutdown: {drainTimeout: 0s}\n";
+    let program = behind.program("", full).await;
+    let client = &mut program.client().await;
+    let body = |object: &str| json_of(&event("node-1", object, "R", "m"));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &body("web-0")).await.outcome(), Some("created"));
+    let reply = client.send("POST", EVENTS, &[CALLER], &body("web-1")).await;
+    assert_eq!((reply.status, reply.header("Retry-After")), (502, None), "{}", reply.text());
+    assert_eq!(behind.passed_on().len(), 1);
+    // Without a connection, nothing was stored.
+    drop(behind);
+    let reply = client.send("POST", EVENTS, &[CALLER], &body("web-2")).await;
+    let reply = if reply.status == 502 { client.send("POST", EVENTS, &[CALLER], &body("web-2")).await } else { reply };
+    assert_eq!((reply.status, reply.header("Retry-After")), (429, Some("1")));
+    program.app.stop().await;
+}

@@ -137,6 +137,12 @@ pub(super) fn stated(document: &Value) -> Line {
     if has_line { Line::Stated } else { Line::Unstated }
 }
 
+/// Returns the total that such a document sets.
+pub(super) fn stated_total(document: &Value) -> Option<i64> {
+    let places = ["/series/count", "/count", "/deprecatedCount"];
+    places.into_iter().find_map(|place| document.pointer(place)?.as_i64())
+}
+
 /// Returns the total of a posted event: the count of its series or its `count`, whichever is larger.
 pub(super) fn total(event: &Event) -> i64 {
     line(event).max(event.count.into())

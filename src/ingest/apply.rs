@@ -81,7 +81,13 @@ async fn put(
     {
         *given = stored_name.as_str().into();
     }
-    let updated = upstream.apply(namespace, &stored_name, &document, options).await?;
+    let updated = match upstream.apply(namespace, &stored_name, &document, options).await {
+        Err(status) if !options.dry_run => {
+            face.doubt(held, namespace, aliases::stated_total(&document), &status).await;
+            return Err(status);
+        }
+        answer => answer?,
+    };
     if !options.dry_run {
         let line = match aliases::stated(&document) {
             Line::Stated if updated.created => Line::Created,

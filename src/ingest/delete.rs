@@ -14,6 +14,7 @@ use smol_str::SmolStr;
 
 use super::asked::Asked;
 use super::form::Media;
+use super::hold::is_in_doubt;
 use super::options::{Faults, Parameters};
 use super::rejection::{StatusError, as_asked};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
@@ -106,11 +107,6 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         delete_former(face, namespace, name).await?;
     }
     Ok(deleted)
-}
-
-/// Whether the upstream may have deleted the record despite this answer.
-const fn is_in_doubt(status: &Status) -> bool {
-    status.code == 408 || status.code >= 500
 }
 
 /// Deletes the record with the client's own name, after the alias's record was deleted. It exists if the client has

@@ -1,7 +1,8 @@
 //! Finds and pauses the record that a client's name leads to, before the upstream is asked to change it.
 
-use super::{Face, QUIET};
+use super::{Face, QUIET, ack, aliases};
 use crate::event::ApiGroup;
+use crate::outbox::Line;
 use crate::shard::{Held, Lead};
 use crate::status::Status;
 
@@ -52,6 +53,22 @@ impl Face {
         let stored = self.0.upstream.get(namespace, name).await?;
         Ok(self.0.shards.hold(&stored, name, Lead::Name))
     }
+
+    /// Handles a client's change without an answer. If the upstream shows the total that the change has stated, it was
+    /// carried out, and the record continues from there: the total includes occurrences that wait.
+    pub(super) async fn doubt(&self, held: Held, namespace: &str, stated: Option<i64>, status: &Status) {
+        let Some(stated) = stated.filter(|_| is_in_doubt(status)) else { return };
+        let Ok(found) = self.0.upstream.get(namespace, &held.name()).await else { return };
+        if aliases::total(&found) == stated {
+            held.follow(&found, Line::Stated);
+            ack::followed(self).await;
+        }
+    }
+}
+
+/// Whether the upstream may have carried out a change despite this answer.
+pub(super) const fn is_in_doubt(status: &Status) -> bool {
+    status.code == 408 || status.code >= 500
 }
 
 /// Returns `None` if there is no event, or if eventweir may not read it.

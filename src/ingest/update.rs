@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::asked::Asked;
 use super::form::Form;
 use super::rejection::StatusError;
-use super::{Face, ack, decode, options, respond};
+use super::{Face, ack, aliases, decode, options, respond};
 use crate::access::Extent;
 use crate::event::{Event, validate};
 use crate::outbox::Line;
@@ -77,7 +77,14 @@ async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions)
         return upstream.update(event, options).await;
     };
     event.metadata.name = held.name();
-    let updated = upstream.update(event, options).await?;
+    let (namespace, stated) = (event.metadata.namespace.clone(), aliases::total(&event));
+    let updated = match upstream.update(event, options).await {
+        Err(status) if !options.dry_run => {
+            face.doubt(held, &namespace, Some(stated), &status).await;
+            return Err(status);
+        }
+        answer => answer?,
+    };
     if !options.dry_run {
         held.follow(&updated.event, if updated.created { Line::Created } else { Line::Stated });
         ack::followed(face).await;

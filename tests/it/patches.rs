@@ -3,6 +3,7 @@
 use eventweir::clock::Clock;
 use eventweir::event::Event;
 use eventweir::ledger::Why;
+use http::Method;
 use serde_json::{Value, json};
 
 use super::support::app::{APISERVER, Program, start, start_before, start_behind};
@@ -411,6 +412,34 @@ async fn a_write_in_doubt_after_a_put_adds_only_its_own_occurrences() {
             program.settle().await;
             assert_eq!(fake.shown(), 6, "{fault:?} {waits}");
             program.stop().await;
+        }
+    }
+}
+
+/// Fault: the occurrences that a change without an answer had included were added to its count.
+#[tokio::test]
+async fn a_change_without_an_answer_includes_what_its_client_was_shown() {
+    for fault in [Fault::ResetAfter, Fault::After(500), Fault::Before(500)] {
+        for is_put in [true, false] {
+            let fake = FakeApiserver::manual();
+            let (program, mut client, first, shown) = four_waiting(&fake).await;
+            let mut next = fault;
+            fake.plan(
+                move |seen| {
+                    if seen.method == Method::GET { Fault::None } else { std::mem::replace(&mut next, Fault::None) }
+                },
+            );
+            let name = &first.metadata.name;
+            let status = if is_put {
+                let headers = [("Content-Type", "application/json")];
+                client.send("PUT", &format!("{EVENTS}/{name}"), &headers, shown.to_string().as_bytes()).await.status
+            } else {
+                patch(&mut client, name, JSON, &json!([{"op": "replace", "path": "/count", "value": 5}])).await.0
+            };
+            assert!(status >= 500, "{status}");
+            program.settle().await;
+            assert_eq!(fake.shown(), 5, "{fault:?} {is_put}");
+            assert_eq!(program.stop().await.ledger.total_written(), 5);
         }
     }
 }

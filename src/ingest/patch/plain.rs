@@ -50,16 +50,24 @@ async fn on_record(
     };
     let stored_name = held.name();
     let patch = renamed(patch, name, &stored_name);
+    let mut owed_total = None;
     let (patched, line) = match upstream.patch(namespace, &stored_name, &patch, options).await {
         Err(status) if status.code == 404 => {
             // Not yet created upstream. A client can patch an event whose create was answered with 201.
             let owed = told.as_ref().and_then(|told| shards.find(told)).and_then(|found| found.unsettled);
             let owed = owed.ok_or(status)?;
+            owed_total = Some(aliases::total(&owed));
             (write_patched(face, &owed, &patch, options).await, Line::Created)
         }
         answer => (answer, line(&patch)),
     };
-    let patched = under(name, &stored_name, patched)?;
+    let patched = match patched {
+        Err(status) => {
+            face.doubt(held, namespace, stated_total(&patch).or(owed_total), &status).await;
+            return under(name, &stored_name, Err(status));
+        }
+        Ok(patched) => patched,
+    };
     held.follow(&patched.event, line);
     ack::followed(face).await;
     Ok(patched)
@@ -126,6 +134,23 @@ fn under(name: &str, stored_name: &str, answer: Result<Patched, Status>) -> Resu
         }
         status
     })
+}
+
+/// Returns the total that the patch sets.
+fn stated_total(patch: &ClientPatch) -> Option<i64> {
+    let document: Value = serde_json::from_slice(&patch.body).ok()?;
+    match (patch.patch_type, &document) {
+        (PatchType::Json, Value::Array(operations)) => operations.iter().rev().find_map(|operation| {
+            let value = &operation["value"];
+            match operation["path"].as_str()? {
+                "/count" | "/deprecatedCount" | "/series/count" => value.as_i64(),
+                "/series" => value["count"].as_i64(),
+                _ => None,
+            }
+        }),
+        (PatchType::Merge | PatchType::StrategicMerge, document) => aliases::stated_total(document),
+        (PatchType::Json, _) => None,
+    }
 }
 
 /// Returns whether the patch sets the count or the series.

@@ -57,7 +57,13 @@ impl Shard {
     /// Sets the line of a client back to the total of `event`, because its later total was refused in the answer.
     pub fn take_back_line(&mut self, event: &Event, total: i32, now: Now, policy: &Policy) {
         let line = ClientLine { total, ..ClientLine::of(event) };
-        self.lines.pop(&self.secret.line(&event.metadata.namespace, &line.name, line.checksum));
+        let key = self.secret.line(&event.metadata.namespace, &line.name, line.checksum);
+        if total > 0 {
+            // Without it, another client that joins the record would leave the record's whole count to this one.
+            self.change(key, |known| (known.stated, known.is_news) = (total, false));
+        } else {
+            self.lines.pop(&key);
+        }
         let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return };
         for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
             self.outbox.take_back_line(observation.record, &line);

@@ -7,8 +7,9 @@ use eventweir::event::{Event, EventSeries, MicroTime};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
-use super::support::app::{APISERVER, Program, start, start_behind};
+use super::support::app::{APISERVER, Program, start, start_before, start_behind};
 use super::support::events::{event, plain};
+use super::support::fake::FakeApiserver;
 use super::support::http::EVENTS;
 
 /// Starts a program that has listed what this API server holds.
@@ -351,4 +352,35 @@ async fn a_late_write_does_not_set_a_clients_line_back() {
     let held = stored(&apiserver).await;
     assert!(held.contains(&("BackOff".to_owned(), 6)), "{held:?}");
     after.stop().await;
+}
+
+/// Fault: the whole count became the line of the refused client, when another one counted on. Its next totals brought
+/// nothing.
+#[tokio::test]
+async fn a_refused_total_does_not_claim_the_count_of_its_record() {
+    let fake = FakeApiserver::manual();
+    let program =
+        start_before(&fake, "outbox: {coalesceInterval: 0s}\nlimits: [{type: Server, qps: 1, burst: 1}]\n").await;
+    let mut client = program.client().await;
+    let (mine, yours) = (plain(), plain());
+    for event in [&mine, &yours] {
+        assert_eq!(client.post(event).await.status, 201);
+        program.settle().await;
+        program.clock.advance(Duration::from_secs(2));
+    }
+    for (event, total, is_refused) in
+        [(&mine, 3, false), (&yours, 5, false), (&mine, 4, true), (&yours, 6, false), (&mine, 5, false)]
+    {
+        if is_refused {
+            // Takes the token.
+            assert_eq!(client.post(&Event { reason: "Killing".into(), ..plain() }).await.status, 201);
+        }
+        let reply = client.patch(&event.metadata.name, &json!({ "count": total })).await;
+        assert_eq!(reply.status, if is_refused { 429 } else { 200 }, "{total}");
+        program.settle().await;
+        program.clock.advance(Duration::from_secs(2));
+    }
+    let shown = fake.events().iter().map(|event| (event.reason.to_string(), event.count)).collect::<Vec<_>>();
+    assert!(shown.contains(&("BackOff".to_owned(), 11)), "{shown:?}");
+    program.stop().await;
 }

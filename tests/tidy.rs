@@ -505,7 +505,8 @@ fn the_tools_of_the_release_have_one_version() {
         let text = std::fs::read_to_string(root().join(path)).unwrap();
         for tool in ["cargo-about", "cargo-auditable", "cargo-zigbuild", "ziglang"] {
             // crates.io writes one sign, PyPI two.
-            for rest in text.split(&format!("{tool}@")).chain(text.split(&format!("{tool}=="))).skip(1) {
+            let signs = ["@", "=="].map(|sign| format!("{tool}{sign}"));
+            for rest in signs.iter().flat_map(|sign| text.split(sign).skip(1)) {
                 let version = rest.split([' ', '"', ';', '\n']).next().unwrap();
                 if version.starts_with(|first: char| first.is_ascii_digit()) {
                     versions.entry(tool.to_owned()).or_default().insert(version.to_owned());

@@ -83,7 +83,7 @@ async fn put(
     }
     let updated = match upstream.apply(namespace, &stored_name, &document, options).await {
         Err(status) if !options.dry_run => {
-            face.doubt(held, namespace, aliases::stated_total(&document), &status).await;
+            face.doubt(held, (namespace, name), aliases::stated_total(&document), &status).await;
             return Err(status);
         }
         answer => answer?,

@@ -54,13 +54,22 @@ impl Face {
         Ok(self.0.shards.hold(&stored, name, Lead::Name))
     }
 
-    /// Handles a client's change without an answer. If the upstream shows the total that the change has stated, it was
-    /// carried out, and the record continues from there: the total includes occurrences that wait.
-    pub(super) async fn doubt(&self, held: Held, namespace: &str, stated: Option<i64>, status: &Status) {
-        let Some(stated) = stated.filter(|_| is_in_doubt(status)) else { return };
+    /// Handles a change of a client's event `name` without an answer. If the upstream shows the total that the change has
+    /// stated, it was carried out, and record and alias continue from there: the total includes occurrences that wait.
+    pub(super) async fn doubt(
+        &self,
+        held: Held,
+        (namespace, name): (&str, &str),
+        stated: Option<i64>,
+        status: &Status,
+    ) {
+        // With `Retry-After`, the client is to send it again.
+        let is_final = status.details.as_ref().is_none_or(|details| details.retry_after_seconds == 0);
+        let Some(stated) = stated.filter(|_| is_final && is_in_doubt(status)) else { return };
         let Ok(found) = self.0.upstream.get(namespace, &held.name()).await else { return };
-        if aliases::total(&found) == stated {
+        if [aliases::total(&found), aliases::line(&found)].contains(&stated) {
             held.follow(&found, Line::Stated);
+            self.0.aliases.relabel(namespace, name, &found, Line::Stated);
             ack::followed(self).await;
         }
     }

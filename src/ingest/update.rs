@@ -80,7 +80,7 @@ async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions)
     let (namespace, stated) = (event.metadata.namespace.clone(), aliases::total(&event));
     let updated = match upstream.update(event, options).await {
         Err(status) if !options.dry_run => {
-            face.doubt(held, &namespace, Some(stated), &status).await;
+            face.doubt(held, (&namespace, name), Some(stated), &status).await;
             return Err(status);
         }
         answer => answer?,

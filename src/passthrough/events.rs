@@ -110,7 +110,7 @@ impl Passthrough {
 /// Whether a write that ingest has refused is forwarded, because the apiserver might accept it.
 ///
 /// A change in doubt is not forwarded, because the upstream may have carried it out, or may still do so: a 504, and a 5xx
-/// without `Retry-After` (`upstream/answer.rs`). After a 401 or 403 a POST is not forwarded. A change of an event is,
+/// without `Retry-After` (`upstream/answer.rs`). With it, the client would send the change again itself. After a 401 or 403 a POST is not forwarded. A change of an event is,
 /// because ingest makes it with eventweir's rights, which may be fewer than the caller's.
 fn is_forwarded(method: &Method, answer: &Response) -> bool {
     match answer.status() {

@@ -26,7 +26,7 @@ func renewal(r *run) error {
 		return err
 	}
 	defer s.stop()
-	expiry := time.Now().Add(15 * time.Second)
+	expiry := time.Now().Add(30 * time.Second)
 	kubeconfig, err := r.certified(s, clientCA, expiry)
 	if err != nil {
 		return err

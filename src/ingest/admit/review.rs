@@ -82,8 +82,8 @@ impl Request<'_> {
         Caller { name: username.into(), uid: uid.into(), groups, ..Caller::default() }
     }
 
-    /// Returns the event before and after the request; `None` for other objects, and if the one before is missing or one
-    /// too many.
+    /// Returns the event before and after the request. `None` for other objects, and if an UPDATE lacks the old object or
+    /// a CREATE has one.
     pub(super) fn events(&self) -> Option<(Option<Event>, Event)> {
         let group = [ApiGroup::Core, ApiGroup::Events].into_iter().find(|group| group.name() == self.kind.group)?;
         if self.kind.kind != "Event" || !self.sub_resource.is_empty() {

@@ -63,7 +63,7 @@ async fn on_record(
     };
     let patched = match patched {
         Err(status) => {
-            face.doubt(held, namespace, stated_total(&patch).or(owed_total), &status).await;
+            face.doubt(held, (namespace, name), stated_total(&patch).or(owed_total), &status).await;
             return under(name, &stored_name, Err(status));
         }
         Ok(patched) => patched,
@@ -141,7 +141,7 @@ fn stated_total(patch: &ClientPatch) -> Option<i64> {
     let document: Value = serde_json::from_slice(&patch.body).ok()?;
     match (patch.patch_type, &document) {
         (PatchType::Json, Value::Array(operations)) => operations.iter().rev().find_map(|operation| {
-            let value = &operation["value"];
+            let value = operation.get("value").filter(|_| operation["op"] != "test")?;
             match operation["path"].as_str()? {
                 "/count" | "/deprecatedCount" | "/series/count" => value.as_i64(),
                 "/series" => value["count"].as_i64(),

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use http::Uri;
 use kube::config::AuthInfo;
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
@@ -17,7 +19,8 @@ use crate::clock::{Clock, Mono};
 
 /// Interval between reads of the files; kube's and client-go's for a token.
 const AGE_MAX: Duration = Duration::from_secs(60);
-/// LIMIT: shortest interval between runs of an exec plugin whose credentials are refused.
+/// LIMIT: shortest interval between runs of an exec plugin whose credentials are refused. Its client certificate is
+/// renewed only then, so not behind a proxy that refuses an expired one in the TLS handshake.
 const PLUGIN_PAUSE: Duration = Duration::from_secs(10);
 
 /// Whose credentials requests carry.
@@ -29,28 +32,36 @@ pub(super) enum Identity {
     Callers,
 }
 
-/// What a kubeconfig is needed for, made again when its files change.
+/// State that is built from a kubeconfig, and built again when its files change.
 #[derive(Debug)]
 pub(super) struct Renewed<T> {
+    clock: Clock,
+    shared: Arc<Shared<T>>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
     settings: Settings,
     identity: Identity,
-    clock: Clock,
     make: fn(&kube::Config, Duration) -> Result<T, Error>,
     current: ArcSwap<T>,
     /// The time of the next read.
     due: AtomicI64,
     /// Whether the API server has refused the current credentials.
     refused: AtomicBool,
-    /// Held while the files are read.
+    /// Locked while the files are read.
     made: Mutex<Made>,
 }
 
-/// What `current` was made of, and when.
+/// The input of `current`, and the time when it was built.
 #[derive(Debug)]
 struct Made {
-    cluster: http::Uri,
+    cluster: Uri,
+    is_in_cluster: bool,
     hash: u64,
     at: Mono,
+    /// Why the newest read failed, for the log.
+    fault: Option<String>,
 }
 
 impl<T: Send + Sync + 'static> Renewed<T> {
@@ -62,52 +73,66 @@ impl<T: Send + Sync + 'static> Renewed<T> {
     ) -> Result<Self, Error> {
         let (config, hash) = load(settings, identity).await?;
         let current = ArcSwap::from_pointee(make(&config, settings.timeout)?);
-        let at = clock.now().mono;
-        Ok(Self {
+        let (at, is_in_cluster) = (clock.now().mono, is_in_cluster(&config));
+        let shared = Shared {
             settings: settings.clone(),
             identity,
-            clock: clock.clone(),
             make,
             current,
             due: AtomicI64::new(at.after(AGE_MAX).0),
             refused: AtomicBool::new(false),
-            made: Mutex::new(Made { cluster: config.cluster_url, hash, at }),
-        })
+            made: Mutex::new(Made { cluster: config.cluster_url, is_in_cluster, hash, at, fault: None }),
+        };
+        Ok(Self { clock: clock.clone(), shared: Arc::new(shared) })
     }
 
     /// Returns what was made of the newest files. While one request reads them, others use what there is.
     pub(super) async fn current(&self) -> Arc<T> {
         let now = self.clock.now().mono;
-        if self.due.load(Ordering::Relaxed) <= now.0
-            && let Ok(mut made) = self.made.try_lock()
-        {
-            match self.renew(&mut made, now).await {
-                Ok(Some(new)) => {
+        if self.shared.due.load(Ordering::Relaxed) <= now.0 {
+            let (shared, runtime) = (Arc::clone(&self.shared), Handle::current());
+            // On another thread, which may run an exec plugin, and goes on if this request ends before.
+            let _ended = spawn_blocking(move || runtime.block_on(shared.renew(now))).await;
+        }
+        self.shared.current.load_full()
+    }
+}
+
+impl<T> Shared<T> {
+    async fn renew(&self, now: Mono) {
+        let Ok(mut made) = self.made.try_lock() else { return };
+        if self.due.load(Ordering::Relaxed) > now.0 {
+            return;
+        }
+        match self.read(&mut made, now).await {
+            Ok(new) => {
+                made.fault = None;
+                if let Some(new) = new {
                     tracing::info!("the credentials or authorities for the API server have changed");
                     self.current.store(Arc::new(new));
                 }
-                Ok(None) => {}
-                // The known ones may still be valid; if not, the next 401 causes another read.
-                Err(error) => {
-                    let cause = cause_of(&error);
-                    tracing::warn!(%error, cause, "the credentials for the API server cannot be read again");
+            }
+            // The known ones may still be valid; if not, the next 401 causes another read.
+            Err(error) => {
+                let cause = cause_of(&error);
+                if made.fault.as_ref() != Some(&cause) {
+                    tracing::warn!(%error, cause, "the kubeconfig's credentials cannot be taken");
+                    made.fault = Some(cause);
                 }
             }
-            // Last, because the request may have ended before.
-            self.refused.store(false, Ordering::Relaxed);
-            self.due.store(now.after(AGE_MAX).0, Ordering::Relaxed);
         }
-        self.current.load_full()
+        self.refused.store(false, Ordering::Relaxed);
+        self.due.store(now.after(AGE_MAX).0, Ordering::Relaxed);
     }
 
-    async fn renew(&self, made: &mut Made, now: Mono) -> Result<Option<T>, Error> {
+    async fn read(&self, made: &mut Made, now: Mono) -> Result<Option<T>, Error> {
         // A pipe has no second text, and might block.
         if self.settings.kubeconfig.as_ref().is_some_and(|path| path.exists() && !path.is_file()) {
             return Ok(None);
         }
         let (config, hash) = load(&self.settings, self.identity).await?;
-        // Somebody has chosen another context; its credentials are not for this API server.
-        if config.cluster_url != made.cluster {
+        // Another context was chosen; its credentials are not for this API server.
+        if config.cluster_url != made.cluster || is_in_cluster(&config) != made.is_in_cluster {
             return Err(Error::Moved(config.cluster_url));
         }
         let is_plugin = config.auth_info.exec.is_some();
@@ -116,22 +141,26 @@ impl<T: Send + Sync + 'static> Renewed<T> {
             return Ok(None);
         }
         made.at = now;
-        let (make, timeout) = (self.make, self.settings.timeout);
-        // On another thread, because it may run the plugin.
-        let Ok(new) = spawn_blocking(move || make(&config, timeout)).await else { return Ok(None) };
-        let new = new?;
+        let new = (self.make)(&config, self.settings.timeout)?;
         made.hash = hash;
         Ok(Some(new))
     }
+}
 
+impl<T> Renewed<T> {
     /// Records that the API server refused a request with 401. If `used` is the current one, the next request reads the
     /// files.
     pub(super) fn refused(&self, used: &Arc<T>) {
-        if Arc::ptr_eq(&self.current.load(), used) {
-            self.refused.store(true, Ordering::Relaxed);
-            self.due.store(self.clock.now().mono.0, Ordering::Relaxed);
+        if Arc::ptr_eq(&self.shared.current.load(), used) {
+            self.shared.refused.store(true, Ordering::Relaxed);
+            self.shared.due.store(self.clock.now().mono.0, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether the configuration is that of a pod, which no kubeconfig has.
+const fn is_in_cluster(config: &kube::Config) -> bool {
+    config.root_cert_file.is_some()
 }
 
 /// Reads the configuration and the files that it names. Returns also a hash of what may change in them.
@@ -142,9 +171,10 @@ async fn load(settings: &Settings, identity: Identity) -> Result<(kube::Config, 
         Identity::Callers => config.auth_info = AuthInfo::default(),
     }
     let mut hasher = DefaultHasher::new();
-    (&config.root_cert, &config.tls_server_name).hash(&mut hasher);
+    (&config.root_cert, &config.tls_server_name, config.accept_invalid_certs).hash(&mut hasher);
     let auth = &config.auth_info;
-    serde_json::to_string(auth).ok().hash(&mut hasher);
+    // A value's hash does not depend on the order of its members, which differs from read to read.
+    serde_json::to_value(auth).ok().hash(&mut hasher);
     for path in [&auth.client_certificate, &auth.client_key].into_iter().flatten() {
         tokio::fs::read(path).await.ok().hash(&mut hasher);
     }
@@ -264,6 +294,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_that_ends_before_the_files_are_read_loses_nothing() {
+        let run = Run::start(&json!({"token": "one"}), Identity::Ours).await;
+        run.write("https://kube:6443", &json!({"token": "two"}));
+        run.clock.advance(AGE_MAX);
+        assert_eq!(futures_util::FutureExt::now_or_never(run.renewed.current()), None);
+        while run.renewed.shared.current.load().as_str() != "two" {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
     async fn callers_have_their_own_credentials() {
         let run = Run::start(&json!({"tokenFile": "token"}), Identity::Callers).await;
         let old = run.renewed.current().await;
@@ -282,12 +323,15 @@ mod tests {
         let count = "echo >>\"$0\"; wc -l <\"$0\" | tr -d ' \n'";
         let folder = tempfile::tempdir().unwrap();
         let args = json!(["-c", count, folder.path().join("runs")]);
-        let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": args, "interactiveMode": "Never"});
+        let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": args, "interactiveMode": "Never",
+            "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "C", "value": "3"}]});
         let run = Run::start(&json!({"exec": exec}), Identity::Ours).await;
         assert_eq!(run.after_a_refusal(PLUGIN_PAUSE.saturating_sub(Duration::from_nanos(1))).await, "1");
         assert_eq!(run.after_a_refusal(Duration::from_nanos(1)).await, "2");
         assert_eq!(run.after_a_refusal(Duration::ZERO).await, "2");
-        run.clock.advance(AGE_MAX);
-        assert_eq!(run.current().await, "2", "its credentials are valid");
+        for _ in 0..8 {
+            run.clock.advance(AGE_MAX);
+            assert_eq!(run.current().await, "2", "its credentials are valid");
+        }
     }
 }

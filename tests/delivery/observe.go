@@ -14,12 +14,14 @@ import (
 	"time"
 )
 
-// auditPolicy makes an apiserver log each request for an event with its body.
+// auditPolicy makes an apiserver log each request for an event of one namespace with its body. In others it has events of
+// its own.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
   - level: Request
+    namespaces: [%s]
     resources: [{group: "", resources: [events]}, {group: events.k8s.io, resources: [events]}]
   - level: None
 `
@@ -30,10 +32,10 @@ rules:
 func observed(r *run) error {
 	const every, tolerance = 10 * time.Millisecond, 0.02
 	policy, audit := filepath.Join(r.dir, "policy.yaml"), filepath.Join(r.dir, "audit.log")
-	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+	seen := r.namespace() + "-seen"
+	if err := os.WriteFile(policy, fmt.Appendf(nil, auditPolicy, seen), 0o600); err != nil {
 		return err
 	}
-	seen := r.namespace() + "-seen"
 	s, err := startAPIServer(r.ctx, r.apiserver, filepath.Join(r.dir, "apiserver"), "--namespaces", r.namespace()+","+seen, "--",
 		"--audit-policy-file="+policy, "--audit-log-path="+audit, "--audit-log-mode=blocking")
 	if err != nil {

@@ -137,7 +137,7 @@ pub(super) fn stated(document: &Value) -> Line {
     if has_line { Line::Stated } else { Line::Unstated }
 }
 
-/// Returns the total that such a document sets.
+/// Returns the total that a document sets if it is merged into an event.
 pub(super) fn stated_total(document: &Value) -> Option<i64> {
     let places = ["/series/count", "/count", "/deprecatedCount"];
     places.into_iter().find_map(|place| document.pointer(place)?.as_i64())

@@ -94,7 +94,7 @@ pub(super) struct Loss {
     pub(super) refusal: Refusal,
 }
 
-/// End of a record under its name, when no create in limbo can be executed any more.
+/// The next step for a record when none of its abandoned creates can be executed any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Then {
     /// It gets another name: another writer has this one.

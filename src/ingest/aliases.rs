@@ -117,6 +117,7 @@ impl Growth {
     }
 }
 
+/// The member that [`line`] returns.
 fn own_count(event: &mut Event) -> &mut i32 {
     event.series.as_mut().map_or(&mut event.count, |series| &mut series.count)
 }

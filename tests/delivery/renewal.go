@@ -36,46 +36,15 @@ func renewal(r *run) error {
 		return err
 	}
 	defer w.kill()
-	clients, number := newAccount(), r.occurrences/10
-	author := newAuthor(r.seed, r.namespace(), r.name, false)
-	load := load{to: to(w), workers: 4}
-	load.send(r.ctx, r.seed, author.scripts(number), clients)
-	before, err := w.settled(settleLimit)
-	if err != nil {
+	end := func() error {
+		time.Sleep(time.Until(expiry.Add(time.Second)))
+		return nil
+	}
+	next := func() error {
+		_, err := r.certified(s, clientCA, time.Now().Add(time.Hour))
 		return err
 	}
-	time.Sleep(time.Until(expiry.Add(time.Second)))
-	load.send(r.ctx, r.seed, author.scripts(100), clients)
-	number += 100
-	waiting, err := w.until("is answered 401", 30*time.Second, func(s samples) bool {
-		return s.sum("eventweir_upstream_requests_total", `answer="retry_unauthorized"`) > 3
-	})
-	if err != nil {
-		return err
-	}
-	renewed := time.Now()
-	if _, err := r.certified(s, clientCA, renewed.Add(time.Hour)); err != nil {
-		return err
-	}
-	last, err := w.settled(settleLimit)
-	if err != nil {
-		return err
-	}
-	took := time.Since(renewed)
-	r.logf("%d written before the expiry; %d waited for the next certificate, and were written %.1f s after it",
-		before.written(), waiting.waiting(), took.Seconds())
-	// Without a 401, eventweir reads the files only once a minute.
-	if before.written() == 0 || waiting.waiting() == 0 || took > 20*time.Second {
-		return fmt.Errorf("%d were written, %d waited, and were written after %s", before.written(), waiting.waiting(), took)
-	}
-	records, err := r.upstream(s)
-	if err != nil {
-		return err
-	}
-	return first(
-		clients.sent(number), exact("eventweir", last, number), between(records, clients.acked, clients.acked),
-		accounted(records, last.written()),
-	)
+	return r.renewed(w, s, end, next)
 }
 
 // certified writes a kubeconfig, and the files of an administrator's client certificate that it names.

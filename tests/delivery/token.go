@@ -74,11 +74,24 @@ func token(r *run) error {
 		return err
 	}
 	defer w.kill()
+	next := func() error {
+		second, _, err := tokens.next("second")
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(file, []byte(second), 0o600)
+	}
+	return r.renewed(w, r.long, end, next)
+}
+
+// renewed ends eventweir's own credentials under load, and then replaces their file. Occurrences of the time between wait.
+func (r *run) renewed(w *weir, s *apiserver, end, next func() error) error {
 	clients, number := newAccount(), r.occurrences/10
 	author := newAuthor(r.seed, r.namespace(), r.name, false)
 	load := load{to: to(w), workers: 4}
 	load.send(r.ctx, r.seed, author.scripts(number), clients)
-	if _, err := finish(w, x); err != nil {
+	before, err := w.settled(settleLimit)
+	if err != nil {
 		return err
 	}
 	if err := end(); err != nil {
@@ -100,22 +113,24 @@ func token(r *run) error {
 	if err != nil {
 		return err
 	}
-	second, _, err := tokens.next("second")
+	replaced := time.Now()
+	if err := next(); err != nil {
+		return err
+	}
+	last, err := w.settled(settleLimit)
 	if err != nil {
 		return err
 	}
-	renewed := time.Now()
-	if err := os.WriteFile(file, []byte(second), 0o600); err != nil {
-		return err
+	took := time.Since(replaced)
+	r.logf("%d written before; %d waited for the next credentials, and were written %.1f s after them",
+		before.written(), waiting.waiting(), took.Seconds())
+	// Without a 401, eventweir reads the files only once a minute.
+	if before.written() == 0 || waiting.waiting() == 0 || took > 20*time.Second {
+		return fmt.Errorf("%d were written, %d waited, and were written after %s", before.written(), waiting.waiting(), took)
 	}
-	last, records, err := r.result(w, x, r.long)
+	records, err := r.upstream(s)
 	if err != nil {
 		return err
-	}
-	r.logf("%d waited before the next token, and were written %.1f s after it", waiting.waiting(), time.Since(renewed).Seconds())
-	// Without a 401, eventweir reads the file only once a minute.
-	if took := time.Since(renewed); waiting.waiting() == 0 || took > 20*time.Second {
-		return fmt.Errorf("%d waited for the next token, and were written after %s", waiting.waiting(), took)
 	}
 	return first(
 		clients.sent(number), exact("eventweir", last, number), between(records, clients.acked, clients.acked),

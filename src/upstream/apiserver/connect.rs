@@ -192,7 +192,7 @@ pub(super) async fn service(
     + use<>,
     Error,
 > {
-    let link = Arc::new(Renewed::new(settings, Identity::Ours, clock, Link::new).await?);
+    let link = Renewed::new(settings, Identity::Ours, clock, Link::new).await?;
     let cluster = link.current().await.cluster.clone();
     tracing::info!(url = without_user(&cluster), "the upstream is an API server");
     let send = move |mut request: http::Request<Body>| {

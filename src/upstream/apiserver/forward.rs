@@ -78,7 +78,7 @@ impl Forwarder {
             Identity::Ours => |config: &_, timeout| Link::over(config, timeout, Some(Credentials::of(config)?)),
             Identity::Callers => |config: &_, timeout| Link::over(config, timeout, None),
         };
-        Ok(Self(Arc::new(Renewed::new(settings, identity, clock, make).await?)))
+        Ok(Self(Renewed::new(settings, identity, clock, make).await?))
     }
 
     /// Forwards a request and waits for the head of the answer.

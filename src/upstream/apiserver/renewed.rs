@@ -35,14 +35,9 @@ pub(super) enum Identity {
 /// State that is built from a kubeconfig, and built again when its files change.
 #[derive(Debug)]
 pub(super) struct Renewed<T> {
-    clock: Clock,
-    shared: Arc<Shared<T>>,
-}
-
-#[derive(Debug)]
-struct Shared<T> {
     settings: Settings,
     identity: Identity,
+    clock: Clock,
     make: fn(&kube::Config, Duration) -> Result<T, Error>,
     current: ArcSwap<T>,
     /// The time of the next read.
@@ -70,35 +65,33 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         identity: Identity,
         clock: &Clock,
         make: fn(&kube::Config, Duration) -> Result<T, Error>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Arc<Self>, Error> {
         let (config, hash) = load(settings, identity).await?;
         let current = ArcSwap::from_pointee(make(&config, settings.timeout)?);
         let (at, is_in_cluster) = (clock.now().mono, is_in_cluster(&config));
-        let shared = Shared {
+        Ok(Arc::new(Self {
             settings: settings.clone(),
             identity,
+            clock: clock.clone(),
             make,
             current,
             due: AtomicI64::new(at.after(AGE_MAX).0),
             refused: AtomicBool::new(false),
             made: Mutex::new(Made { cluster: config.cluster_url, is_in_cluster, hash, at, fault: None }),
-        };
-        Ok(Self { clock: clock.clone(), shared: Arc::new(shared) })
+        }))
     }
 
     /// Returns what was made of the newest files. While one request reads them, others use what there is.
-    pub(super) async fn current(&self) -> Arc<T> {
+    pub(super) async fn current(self: &Arc<Self>) -> Arc<T> {
         let now = self.clock.now().mono;
-        if self.shared.due.load(Ordering::Relaxed) <= now.0 {
-            let (shared, runtime) = (Arc::clone(&self.shared), Handle::current());
+        if self.due.load(Ordering::Relaxed) <= now.0 {
+            let (renewed, runtime) = (Arc::clone(self), Handle::current());
             // On another thread, which may run an exec plugin, and goes on if this request ends before.
-            let _ended = spawn_blocking(move || runtime.block_on(shared.renew(now))).await;
+            let _ended = spawn_blocking(move || runtime.block_on(renewed.renew(now))).await;
         }
-        self.shared.current.load_full()
+        self.current.load_full()
     }
-}
 
-impl<T> Shared<T> {
     async fn renew(&self, now: Mono) {
         let Ok(mut made) = self.made.try_lock() else { return };
         if self.due.load(Ordering::Relaxed) > now.0 {
@@ -145,15 +138,13 @@ impl<T> Shared<T> {
         made.hash = hash;
         Ok(Some(new))
     }
-}
 
-impl<T> Renewed<T> {
     /// Records that the API server refused a request with 401. If `used` is the current one, the next request reads the
     /// files.
     pub(super) fn refused(&self, used: &Arc<T>) {
-        if Arc::ptr_eq(&self.shared.current.load(), used) {
-            self.shared.refused.store(true, Ordering::Relaxed);
-            self.shared.due.store(self.clock.now().mono.0, Ordering::Relaxed);
+        if Arc::ptr_eq(&self.current.load(), used) {
+            self.refused.store(true, Ordering::Relaxed);
+            self.due.store(self.clock.now().mono.0, Ordering::Relaxed);
         }
     }
 }
@@ -229,7 +220,7 @@ mod tests {
     struct Run {
         folder: tempfile::TempDir,
         clock: Clock,
-        renewed: Renewed<String>,
+        renewed: Arc<Renewed<String>>,
     }
 
     impl Run {
@@ -303,7 +294,7 @@ mod tests {
         run.write("https://kube:6443", &json!({"token": "two"}));
         run.clock.advance(AGE_MAX);
         let _ended = futures_util::FutureExt::now_or_never(run.renewed.current());
-        while run.renewed.shared.current.load().as_str() != "two" {
+        while run.renewed.current.load().as_str() != "two" {
             tokio::task::yield_now().await;
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Overrides, parse_duration};
 use crate::event::{MicroTime, Time};
@@ -19,22 +19,58 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// The subcommands in the order of `--help`, by what they are for.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Try it", &["demo", "replay", "observe"]),
+    ("Run it", &["serve", "check-config", "healthcheck"]),
+    ("Look inside", &["explain", "top", "tap"]),
+    ("Other", &["config-schema", "completions"]),
+];
+
+impl Cli {
+    /// Returns the command line, whose help lists the subcommands in groups.
+    pub fn grouped() -> clap::Command {
+        let command = Self::command();
+        let mut text = String::new();
+        for (title, names) in GROUPS {
+            text += &format!("{title}:\n");
+            let named = names.iter().filter_map(|name| command.find_subcommand(name));
+            for about in named.map(|found| (found.get_name(), found.get_about().cloned().unwrap_or_default())) {
+                text += &format!("  {:<14}{}\n", about.0, about.1);
+            }
+            text.push('\n');
+        }
+        let template = "{about-with-newline}\n{usage-heading} {usage}\n\n{after-help}Options:\n{options}";
+        command.help_template(template).after_help(text)
+    }
+}
+
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the proxy.
+    /// Run the proxy
     ///
-    /// Components post their Events to --listen as if it were the API server. Without flags, only this machine reaches
-    /// it, and it writes to an embedded store, whose events can be read at the same address.
+    /// Components post their Events to --listen as if it were the API server. Without flags, only this machine
+    /// reaches it, and it writes to an embedded store, whose events can be read at the same address.
     ///
-    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0, or 75 if some of that is
-    /// lost then. SIGHUP reloads the configuration file.
+    /// SIGTERM writes what waits (up to shutdown.drainTimeout) and exits 0, or 75 if some of that is lost then. SIGHUP
+    /// reloads the configuration file.
+    ///
+    /// Examples:
+    ///   eventweir serve
+    ///   eventweir serve --upstream apiserver --kubeconfig ~/.kube/config --config eventweir.yaml
+    #[command(verbatim_doc_comment)]
     Serve(Box<Serve>),
-    /// Show what it saves on generated events, without a cluster.
+    /// Show what it saves on generated events, without a cluster
     ///
     /// Simulates an hour of a CronJob, of pods in a crash loop, and of many pods that cannot be scheduled. Prints what
     /// client-go's correlator and eventweir with its defaults write and show, and what a client without a correlator
     /// would write.
+    ///
+    /// Examples:
+    ///   eventweir demo
+    ///   eventweir demo --svg demo.svg
+    #[command(verbatim_doc_comment)]
     Demo(Demo),
     /// Show what eventweir would write for recorded events
     ///
@@ -83,7 +119,12 @@ pub enum Command {
     ///   eventweir top --by namespace --once
     #[command(verbatim_doc_comment)]
     Top(Top),
-    /// Check a configuration file and print all errors. Exits 0 or 64.
+    /// Check a configuration file and print all errors. Exits 0 or 64
+    ///
+    /// Examples:
+    ///   eventweir check-config eventweir.yaml --files
+    ///   kubectl get events -A -o json | eventweir check-config eventweir.yaml --event -
+    #[command(verbatim_doc_comment)]
     CheckConfig(CheckConfig),
     /// Print the JSON schema of the configuration file, for editors and for the Helm chart.
     ConfigSchema,
@@ -350,8 +391,17 @@ pub struct Remote {
 #[expect(missing_docs, reason = "the words of the command line")]
 pub enum Format {
     Table,
+    /// A table whose texts are not cut.
+    Wide,
     Json,
     Yaml,
+}
+
+impl Format {
+    /// Whether people read it, rather than programs.
+    pub const fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
 }
 
 /// Flags of `explain`.
@@ -443,7 +493,7 @@ pub struct Top {
     /// Number of rows, at most 100; 0 is 100.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
-    /// Print one table and exit, which is the default without a terminal.
+    /// Print one table and exit, which is the default without a terminal and with another --output.
     #[arg(long)]
     pub once: bool,
     /// Time between two refreshes.
@@ -507,5 +557,22 @@ impl Flags {
         ];
         let given = flags.into_iter().filter_map(|(flag, field, value)| Some((flag, field, value?)));
         Overrides { flags: given.collect(), container_memory: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_each_subcommand_once() {
+        let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let command = Cli::grouped();
+        let mut known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        listed.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(listed, known);
+        let help = Cli::grouped().render_help().to_string();
+        assert!(help.contains("\nRun it:\n  serve         Run the proxy\n") && !help.contains("Commands:"), "{help}");
     }
 }

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::{CommandFactory as _, FromArgMatches as _};
 use eventweir::cli::{Cli, Command};
 use eventweir::{commands, logging};
 
@@ -16,7 +16,7 @@ use eventweir::{commands, logging};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::grouped().try_get_matches().and_then(|flags| Cli::from_arg_matches(&flags)) {
         Ok(cli) => cli,
         Err(error) => return commands::usage(&error).unwrap_or_else(|error| ended(&error)),
     };

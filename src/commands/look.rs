@@ -15,8 +15,11 @@ use crate::cli::{Explain, Format, Tap};
 use crate::explain::clean;
 use crate::upstream::apiserver::cause_of;
 
-/// Greatest width of a cell.
+/// Most characters of a text in a table.
 pub(super) const WIDTH: usize = 60;
+
+/// Most characters of a part of a line that the tap prints.
+const LINE_WIDTH: usize = 200;
 
 /// LIMIT: replicas that are asked at the same time.
 const AT_ONCE: usize = 16;
@@ -51,7 +54,8 @@ async fn follow(server: &Server, query: &[(&str, &str)], output: Format) -> Resu
                 match output {
                     Format::Json => print_document(&String::from_utf8_lossy(&line))?,
                     Format::Yaml => print_document(&yaml_document(&value))?,
-                    Format::Table => print(&tap_line(&value).unwrap_or_default())?,
+                    Format::Table => print(&tap_line(&value, LINE_WIDTH).unwrap_or_default())?,
+                    Format::Wide => print(&tap_line(&value, usize::MAX).unwrap_or_default())?,
                 }
             }
         }
@@ -67,8 +71,9 @@ fn yaml_document(line: &Value) -> String {
     format!("---\n{}", serde_saphyr::to_string(line).unwrap_or_default())
 }
 
-/// Formats a line of the tap; `None` for a line that only keeps the connection alive.
-fn tap_line(line: &Value) -> Option<String> {
+/// Formats a line of the tap with at most `width` characters of each text; `None` for a line that only keeps the
+/// connection alive.
+fn tap_line(line: &Value, width: usize) -> Option<String> {
     if let Some(skipped) = line["skipped"].as_u64() {
         let why = match line["why"].as_str() {
             Some("max-rate") => "more than --max-rate per second",
@@ -76,7 +81,7 @@ fn tap_line(line: &Value) -> Option<String> {
         };
         return Some(format!("-- {} skipped: {why} --\n", plural(skipped, "line")));
     }
-    let text = |member: &str| clean(line[member].as_str().unwrap_or_default(), 200);
+    let text = |member: &str| clean(line[member].as_str().unwrap_or_default(), width);
     let time = text("time");
     let time = time.split_once('T').map(|(_, time)| time.get(..12).unwrap_or(time).to_owned())?;
     let (verdict, object) = (text("verdict"), format!("{}/{}", text("kind"), text("name")));
@@ -113,7 +118,7 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         answers.retain(|answer| !is_known || knows(answer));
         for (server, document) in &answers {
             let name = Some(&*server.name).filter(|_| !is_one);
-            let print = if explain.output == Format::Table { print } else { print_document };
+            let print = if explain.output.is_table() { print } else { print_document };
             print(&shown(name, document.clone(), explain.output))?;
         }
         let Some((server, document)) = answers.first().filter(|_| is_known || explain.follow) else {
@@ -161,24 +166,26 @@ async fn ask_all(servers: Vec<Server>, query: &[(&str, &str)]) -> (Vec<(Server, 
 
 /// Formats one answer, with the server's name if there are several.
 fn shown(name: Option<&str>, mut document: Value, output: Format) -> String {
-    if let Some(name) = name.filter(|_| output != Format::Table) {
+    if let Some(name) = name.filter(|_| !output.is_table()) {
         document["server"] = name.into();
     }
+    let heading = name.map(|name| format!("{name}\n")).unwrap_or_default();
     match output {
         Format::Json => format!("{document:#}\n"),
         Format::Yaml if name.is_some() => yaml_document(&document),
         Format::Yaml => serde_saphyr::to_string(&document).unwrap_or_default(),
-        Format::Table => name.map(|name| format!("{name}\n")).unwrap_or_default() + &explained(&document),
+        Format::Table => heading + &explained(&document, WIDTH),
+        Format::Wide => heading + &explained(&document, usize::MAX),
     }
 }
 
-fn cell(value: &Value) -> String {
+fn cell(value: &Value, width: usize) -> String {
     match value {
-        Value::String(text) => clean(text, WIDTH),
+        Value::String(text) => clean(text, width),
         Value::Null => "-".to_owned(),
         Value::Object(members) if members.is_empty() => "0".to_owned(),
         Value::Object(members) => {
-            let numbers = members.iter().map(|(name, number)| format!("{} {number}", clean(name, WIDTH)));
+            let numbers = members.iter().map(|(name, number)| format!("{} {number}", clean(name, width)));
             numbers.collect::<Vec<_>>().join(", ")
         }
         Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" / "),
@@ -196,25 +203,27 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
-fn budgets(object: &Value) -> String {
+fn budgets(object: &Value, width: usize) -> String {
     let mut text = String::new();
     for budget in list(&object["budgets"]) {
         // While tokens are left, a write waits for none.
         let next = if budget["tokens"] == 0 { format!(", next {}", time(&budget["nextToken"])) } else { String::new() };
         text += &format!(
             "\n  BUDGET   {}\n           {} of {} tokens, one each {:.0} s{next}; spent: {}\n",
-            clean(&cell(&budget["key"]), 200),
+            clean(&cell(&budget["key"], width), width.max(200)),
             budget["tokens"],
             budget["burst"],
             budget["secondsPerToken"].as_f64().unwrap_or_default(),
-            cell(&budget["spentOn"])
+            cell(&budget["spentOn"], width)
         );
     }
     text
 }
 
-/// Formats an answer: the first sentence, then the evidence, then what to do.
-pub(super) fn explained(document: &Value) -> String {
+/// Formats an answer: the first sentence, then the evidence, then what to do. Cuts texts of the evidence to `width`
+/// characters.
+pub(super) fn explained(document: &Value, width: usize) -> String {
+    let cell = |value: &Value| cell(value, width);
     let mut text = clean(document["answer"]["text"].as_str().unwrap_or_default(), 4000) + "\n";
     for object in list(&document["objects"]) {
         text += &format!("\n{} {}/{}\n", cell(&object["kind"]), cell(&object["namespace"]), cell(&object["name"]));
@@ -232,7 +241,7 @@ pub(super) fn explained(document: &Value) -> String {
         let headings = table::without_empty(&[&headings[..], &["LAST SHOWN"]].concat(), &optional, &mut rows);
         let texts = headings.iter().position(|heading| *heading == "RECEIVED").unwrap_or(0);
         text += &table::render(&headings, texts, &rows);
-        text += &budgets(&object);
+        text += &budgets(&object, width);
         let rows = list(&object["records"]).into_iter().map(|record| {
             let messages = list(&record["messages"]);
             let newest = messages.last().map_or(String::new(), cell);
@@ -308,16 +317,16 @@ mod tests {
                 "records": [{ "name": "n", "messages": ["\u{7}\u{202e}"] }], "decisions": [{ "text": "\u{9b}1m" }] }],
         });
         let line = json!({ "time": "2026-03-01T08:00:00.000000Z", "message": "\u{1b}]0;x", "occurrences": 1 });
-        for text in [explained(&document), tap_line(&line).unwrap()] {
+        for text in [explained(&document, WIDTH), tap_line(&line, WIDTH).unwrap()] {
             assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{text:?}");
         }
-        assert_eq!(tap_line(&json!({ "ping": true })), None);
+        assert_eq!(tap_line(&json!({ "ping": true }), WIDTH), None);
     }
 
     #[test]
     fn an_explanation_has_columns_for_what_there_is() {
         let headings = |part: Value| {
-            let text = explained(&json!({ "objects": [{ "reasons": [part] }] }));
+            let text = explained(&json!({ "objects": [{ "reasons": [part] }] }), WIDTH);
             text.lines().nth(3).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
         };
         let part = json!({ "reason": "BackOff", "received": 3, "inSummary": 0, "rule": null, "rejected": 0 });
@@ -325,9 +334,18 @@ mod tests {
         let part = json!({ "reason": "B", "caller": "c", "received": 3, "inSummary": 2, "rule": 0, "rejected": 1 });
         let all = "REASON TYPE SOURCE CALLER RECEIVED SHOWN SUMMARY WAITING LOST REJECTED RULE LAST SHOWN";
         assert_eq!(headings(part), all);
-        let text = explained(&json!({ "objects": [{ "reasons": [{ "caller": "kubelet" }, { "caller": "zz" }] }] }));
+        let text =
+            explained(&json!({ "objects": [{ "reasons": [{ "caller": "kubelet" }, { "caller": "zz" }] }] }), WIDTH);
         let column = |name| text.lines().find_map(|line| line.find(name)).unwrap();
         assert_eq!(column("kubelet"), column("zz"), "a text is on the left:\n{text}");
+    }
+
+    #[test]
+    fn wide_texts_are_not_cut() {
+        let document =
+            json!({ "objects": [{ "reasons": [{ "reason": "R".repeat(300) }], "budgets": [], "records": [] }] });
+        let longest = |output| shown(None, document.clone(), output).split_whitespace().map(str::len).max();
+        assert!(longest(Format::Table) < Some(100) && longest(Format::Wide) == Some(300));
     }
 
     fn explain_of(arguments: &[&str]) -> Explain {
@@ -363,14 +381,14 @@ mod tests {
     #[test]
     fn a_budget_with_tokens_has_no_next_one() {
         let budget = |tokens| json!({ "budgets": [{ "tokens": tokens, "nextToken": "2026-03-01T08:00:00.000000Z" }] });
-        assert!(budgets(&budget(0)).contains("next 08:00:00"));
-        assert!(!budgets(&budget(1)).contains("next"));
+        assert!(budgets(&budget(0), WIDTH).contains("next 08:00:00"));
+        assert!(!budgets(&budget(1), WIDTH).contains("next"));
     }
 
     #[test]
     fn lines_that_the_tap_skips_are_counted_with_the_cause() {
         for (why, said) in [("max-rate", "--max-rate"), ("slow", "slower than the stream")] {
-            let line = tap_line(&json!({ "skipped": 4, "why": why })).unwrap();
+            let line = tap_line(&json!({ "skipped": 4, "why": why }), WIDTH).unwrap();
             assert!(line.starts_with("-- 4 lines skipped: ") && line.contains(said), "{line}");
         }
     }

@@ -170,12 +170,12 @@ impl View {
         rows
     }
 
-    /// Renders these rows in a table of at most `columns`.
-    fn table(&self, rows: &[Value], columns: usize) -> String {
+    /// Renders these rows in a table of at most `columns`, with at most `width` characters of each text.
+    fn table(&self, rows: &[Value], columns: usize, width: usize) -> String {
         let number = |value: &Value| value.as_f64().unwrap_or_default();
         let whole = |value: &Value| thousands(value.as_u64().unwrap_or_default());
         let rows = rows.iter().map(|row| {
-            let cell = |member: &str| clean(row[member].as_str().unwrap_or_default(), WIDTH);
+            let cell = |member: &str| clean(row[member].as_str().unwrap_or_default(), width);
             let mut cells = match self.is_of_objects() {
                 true => vec![format!("{} {}", cell("namespace"), cell("object")), cell("reason")],
                 false => vec![cell("name")],
@@ -200,7 +200,7 @@ impl View {
         let first = self.marked / room * room;
         let shown = rows.get(first..rows.len().min(first + room)).unwrap_or_default();
         let mut text = totals(document) + "\n";
-        for (number, line) in self.table(shown, columns).lines().enumerate() {
+        for (number, line) in self.table(shown, columns, WIDTH).lines().enumerate() {
             let is_marked = number > 0 && first + number - 1 == self.marked;
             text += &if is_marked { line.replacen("  ", "> ", 1) } else { line.to_owned() };
             text.push('\n');
@@ -260,9 +260,10 @@ pub fn top(top: &Top) -> Result<(), Error> {
         match top.output {
             Format::Json => print_document(&format!("{document:#}\n")),
             Format::Yaml => print_document(&serde_saphyr::to_string(&document).unwrap_or_default()),
-            Format::Table => {
+            Format::Table | Format::Wide => {
                 let rows = view.rows(&document, top.top);
-                print(&format!("{}\n{}", totals(&document), view.table(&rows, usize::MAX)))
+                let width = if top.output == Format::Wide { usize::MAX } else { WIDTH };
+                print(&format!("{}\n{}", totals(&document), view.table(&rows, usize::MAX, width)))
             }
         }
     });
@@ -309,7 +310,7 @@ async fn live(server: &Server, top: &Top, mut view: View) -> Result<(), Error> {
             (Action::End, _) => return Ok(()),
             (Action::Explain, Some(question)) if view.is_of_objects() => {
                 match server.document("explain", &question).await {
-                    Ok(known) => read(&explained(&known), &mut keys).await?,
+                    Ok(known) => read(&explained(&known, WIDTH), &mut keys).await?,
                     Err(error) => fault = Some(error),
                 }
             }

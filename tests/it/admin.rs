@@ -142,6 +142,17 @@ async fn the_page_links_to_the_explanation_of_an_object_with_any_name() {
     program.stop().await;
 }
 
+#[tokio::test]
+async fn before_the_first_event_the_page_says_what_to_do() {
+    let program = start("").await;
+    let admin = &mut program.admin().await;
+    let mut has = async |text: &str| admin.get("/").await.text().contains(text);
+    assert!(has("No event has arrived yet").await && !has("Noisiest objects").await);
+    program.client().await.post(&plain()).await;
+    assert!(!has("No event has arrived yet").await && has("Noisiest objects").await);
+    program.stop().await;
+}
+
 /// It refuses at either limit, so the fuller one counts.
 #[tokio::test]
 async fn the_page_shows_an_outbox_that_is_full_of_bytes() {

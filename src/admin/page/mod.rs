@@ -32,6 +32,11 @@ const ALARM_MINUTES: usize = 10;
 /// Text instead of events, if other machines reach the port without authentication.
 const HIDDEN: &str =
     "Other machines reach this port without authentication, so it shows no events; see --web.config.file.";
+/// What to do before the first event, instead of tables.
+const FIRST_STEPS: &str = "<section><h2>No event has arrived yet</h2><ol>\
+    <li>Send one: the README's section \u{201c}Try it\u{201d} has the command.</li>\
+    <li>Let a component report here: <code>docs/clients.md</code> has a recipe for each kind of client.</li>\
+    </ol></section><div class=\"sides\">";
 
 /// A buffer of HTML.
 #[derive(Default)]
@@ -185,7 +190,9 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     }
     html.tag("</dl>");
     drawing::per_minute(&mut html, &top["perMinute"]);
-    if admin.knows_callers() {
+    if ledger["received"] == 0 {
+        html.tag(FIRST_STEPS);
+    } else if admin.knows_callers() {
         let mut objects = rows(&top["objects"], &["object", "reason", "perSecond", "received", "writes", "lost"]);
         objects.truncate(ROWS);
         for (cells, row) in objects.iter_mut().zip(top["objects"].as_array().into_iter().flatten()) {

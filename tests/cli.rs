@@ -279,8 +279,7 @@ fn healthcheck_exits_as_the_admin_port_answers() {
         assert!(format!("{}{}", stdout(&output), stderr(&output)).contains("state"), "{status}");
     }
     // Nothing listens there.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let output = eventweir(&["healthcheck", "--admin", &format!("http://127.0.0.1:{port}")]);
+    let output = eventweir(&["healthcheck", "--admin", "http://127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -614,12 +613,12 @@ fn explain_reaches_a_unix_domain_socket() {
 
 #[test]
 fn a_client_command_says_why_it_has_no_answer() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let http = |address: std::net::SocketAddr| format!("http://{address}");
+    let nothing = "http://127.0.0.1:1";
     let html = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 2\r\nConnection: close\r\n\r\n<p";
     let (_file, no_pem) = file("no PEM");
     for (arguments, code, expected) in [
-        (["--server", &http(free)], 1, "Connection refused"),
+        (["--server", nothing], 1, "Connection refused"),
         (["--server", &http(answering(html))], 1, "the answer is not eventweir's"),
         (["--server", "http://user:password@localhost"], 64, "--server an address with @: expected http://HOST:PORT"),
         (["--server", "http://localhost:99999"], 64, "expected http://HOST:PORT"),
@@ -633,8 +632,8 @@ fn a_client_command_says_why_it_has_no_answer() {
         }
     }
     let mut top = Command::new(env!("CARGO_BIN_EXE_eventweir"));
-    let text = stderr(&top.args(["top", "--once"]).env("EVENTWEIR_SERVER", http(free)).output().unwrap());
-    assert!(text.contains(&http(free)) && text.contains("Connection refused"), "{text}");
+    let text = stderr(&top.args(["top", "--once"]).env("EVENTWEIR_SERVER", nothing).output().unwrap());
+    assert!(text.contains(nothing) && text.contains("Connection refused"), "{text}");
     // Fault: a server that does not answer was waited for until Ctrl-C.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let output = eventweir(&["tap", "--for", "1ms", "--server", &http(silent.local_addr().unwrap())]);

@@ -160,9 +160,11 @@ func (r *run) phase(kubeconfig string, phase webhookPhase) (cost, error) {
 		r.logf("the apiserver waited for %d reviews, for %d of them at most 5 ms", took.reviews, took.quick)
 	}
 	faults := []error{c.quiet(), c.exact(replicas > 1)}
+	reviews := 0
 	for _, end := range ends {
 		all, quick := end.sum("eventweir_admission_duration_seconds_count"), end.sum("eventweir_admission_duration_seconds_bucket", `le="`+answerLimit+`"`)
 		r.logf("%d reviews, %d within %s s: %s", all, quick, answerLimit, end.nonzero("eventweir_admission_requests_total"))
+		reviews += all
 		if quick*100 < all*phase.quick {
 			faults = append(faults, fmt.Errorf("of %d reviews only %d took at most %s s", all, quick, answerLimit))
 		}
@@ -172,6 +174,9 @@ func (r *run) phase(kubeconfig string, phase webhookPhase) (cost, error) {
 	}
 	if replicas == 0 {
 		return took, errors.Join(faults...)
+	}
+	if reviews == 0 {
+		faults = append(faults, errors.New("no review reached eventweir"))
 	}
 	// While eventweir is down, events are stored as without the webhook.
 	for _, w := range weirs {

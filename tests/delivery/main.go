@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -56,8 +55,8 @@ var scenarios = []scenario{
 	{name: "replicas-3", run: func(r *run) error { return replicas(r, 3) }},
 	{name: "replicas-named", run: replicasNamed},
 	{name: "deadline", run: deadline},
-	{name: "mutated", run: func(r *run) error { return admitted(r, changesMessages) }},
-	{name: "stripped", run: func(r *run) error { return admitted(r, stripsAnnotations) }},
+	{name: "mutated", run: func(r *run) error { return admitted(r, changesMessages, true) }},
+	{name: "stripped", run: func(r *run) error { return admitted(r, stripsAnnotations, false) }},
 	{name: "denied", run: denied},
 	{name: "varied", run: varied},
 	{name: "recorder", run: recorder},
@@ -138,7 +137,6 @@ type bench struct {
 	// long is an apiserver that keeps events for an hour. The scenario expiry starts its own, which keeps them for
 	// seconds.
 	long *apiserver
-	help string
 }
 
 // run is one run of a scenario.
@@ -152,11 +150,6 @@ type run struct {
 }
 
 func (r *run) logf(format string, args ...any) { _, _ = fmt.Fprintf(r.out, "  "+format+"\n", args...) }
-
-// skipped is the reason why a scenario does not apply.
-type skipped string
-
-func (s skipped) Error() string { return string(s) }
 
 func runAll(ctx context.Context, o options, names string) (failed int, err error) {
 	b := &bench{options: o, dir: o.keep}
@@ -176,11 +169,6 @@ func runAll(ctx context.Context, o options, names string) (failed int, err error
 		}
 		b.extra = string(raw)
 	}
-	help, err := exec.Command(o.eventweir, "serve", "--help").Output()
-	if err != nil {
-		return 0, fmt.Errorf("%s serve --help: %w", o.eventweir, err)
-	}
-	b.help = string(help)
 	var runs []*run
 	var what []scenario
 	for _, s := range scenarios {
@@ -200,6 +188,9 @@ func runAll(ctx context.Context, o options, names string) (failed int, err error
 			runs = append(runs, &run{bench: b, name: name, seed: seed, dir: filepath.Join(b.dir, name), ctx: ctx})
 			what = append(what, s)
 		}
+	}
+	if len(runs) == 0 {
+		return 0, fmt.Errorf("no scenario is called %s; -list prints them", names)
 	}
 	began := time.Now()
 	if b.long, err = startAPIServer(ctx, o.apiserver, filepath.Join(b.dir, "apiserver")); err != nil {
@@ -222,9 +213,7 @@ func runAll(ctx context.Context, o options, names string) (failed int, err error
 			printing.Lock()
 			defer printing.Unlock()
 			result := "passed"
-			if reason, ok := err.(skipped); ok {
-				result = "SKIPPED: " + string(reason)
-			} else if err != nil {
+			if err != nil {
 				result = "FAILED: " + err.Error()
 				failed++
 				var wrong *miscounted

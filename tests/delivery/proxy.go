@@ -48,6 +48,16 @@ type proxy struct {
 	out      *os.File
 }
 
+// harmed returns an error if the proxy has injected few kinds of faults.
+func (x *proxy) harmed() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.faults) < 10 {
+		return fmt.Errorf("the proxy injected only %v", x.faults)
+	}
+	return nil
+}
+
 type connKey struct{}
 
 // restLimit is far above each client timeout.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -146,9 +145,6 @@ func (g *replicaGroup) leave(w *weir) {
 
 // kill9: with a spool each acknowledged occurrence survives a crash at any time, and none counts twice.
 func kill9(r *run) error {
-	if !strings.Contains(r.help, "--spool-dir") {
-		return skipped("this eventweir has no --spool-dir")
-	}
 	x, kubeconfig, err := r.stage(r.long, true, newPlan(r.seed, wild))
 	if err != nil {
 		return err

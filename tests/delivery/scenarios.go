@@ -134,6 +134,7 @@ func faults(r *run) error {
 		return err
 	}
 	return first(
+		x.harmed(),
 		account.sent(r.occurrences),
 		exact("eventweir", end, r.occurrences),
 		between(records, account.acked, account.acked),

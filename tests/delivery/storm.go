@@ -83,6 +83,9 @@ func storm(r *run) error {
 	if len(storms) != 2 {
 		return fmt.Errorf("%d storm records, expected 2", len(storms))
 	}
+	if direct.writes < sent {
+		return fmt.Errorf("%d writes were measured without eventweir, expected at least %d", direct.writes, sent)
+	}
 	if through.writes*10 > direct.writes {
 		return fmt.Errorf("%d writes are more than a tenth of %d", through.writes, direct.writes)
 	}

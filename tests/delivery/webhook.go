@@ -36,8 +36,9 @@ func stripsAnnotations(event record) []map[string]any {
 	return []map[string]any{{"op": "remove", "path": "/metadata/annotations"}}
 }
 
-// admitted: faults, and a mutating webhook that changes each create and patch.
-func admitted(r *run, change mutation) error {
+// admitted: faults, and a mutating webhook that changes each create and patch. The records have tags unless it removes
+// them.
+func admitted(r *run, change mutation, leavesTags bool) error {
 	hook, err := startWebhook(&webhook{change: change})
 	if err != nil {
 		return err
@@ -76,8 +77,7 @@ func admitted(r *run, change mutation) error {
 	if err != nil {
 		return err
 	}
-	if tagged == 0 {
-		// A webhook that strips annotations leaves no tags to compare.
+	if !leavesTags {
 		return nil
 	}
 	return accounted(records, end.written())

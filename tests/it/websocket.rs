@@ -90,12 +90,15 @@ async fn a_websocket_watch_ends_at_its_timeout_and_frees_its_place() {
     drop(socket);
     // The place is free again, even if the client closes first.
     for _ in 0..3 {
-        let mut opened = open(&program, &watch, &[]).await;
-        while opened.is_err() {
-            tokio::task::yield_now().await;
-            opened = open(&program, &watch, &[]).await;
-        }
-        let mut socket = opened.unwrap();
+        let opening = async {
+            loop {
+                if let Ok(socket) = open(&program, &watch, &[]).await {
+                    return socket;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let mut socket = tokio::time::timeout(DEADLINE, opening).await.unwrap();
         socket.close(None).await.unwrap();
         while let Some(Ok(_)) = tokio::time::timeout(DEADLINE, socket.next()).await.unwrap() {}
     }

@@ -265,7 +265,8 @@ async fn idle_connections_that_have_died_fail_one_request() {
         _ => Act::Answer,
     };
     let server = FakeApiserver::start(&["http/1.1"], act).await;
-    let client = server.client(Duration::from_secs(1)).await;
+    // Three handshakes take less, and the dead connections are noticed after it.
+    let client = server.client(Duration::from_secs(3)).await;
     assert!(all_stored(&burst(&client, 3).await));
     assert_eq!(client.write(&create()).await, retry(Fault::Timeout, Applied::Perhaps));
     assert!(all_stored(&burst(&client, 1).await));

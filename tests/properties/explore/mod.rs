@@ -637,6 +637,7 @@ fn explore(scope: &Scope) {
     if let Some((states, path, fault)) = wrong.first() {
         panic!("{}: after {states} states ({} are wrong): {fault}\n  {path:?}", scope.name, wrong.len());
     }
+    assert!(seen.len() > 100, "{}: only {} states", scope.name, seen.len());
     eprintln!("{}: {} states, all correct", scope.name, seen.len());
 }
 

@@ -132,6 +132,9 @@ impl Pod {
                 _ => {}
             }
         }
+        if seen != ["applied", "deleted"] {
+            return Err(format!("the watch ended after {seen:?}").into());
+        }
         Ok(seen.join(" and "))
     }
 }

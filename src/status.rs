@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// A failure, with its fields in the apiserver's order.
 #[must_use]
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// Human-readable description.
@@ -165,6 +166,12 @@ impl Status {
         }
         let metadata = ListMeta { continue_token: &self.continue_token };
         Document { kind: "Status", api_version: "v1", metadata, status: "Failure", status_fields: self }
+    }
+}
+
+impl From<Box<Self>> for Status {
+    fn from(status: Box<Self>) -> Self {
+        *status
     }
 }
 

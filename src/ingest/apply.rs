@@ -45,7 +45,7 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
         }
     };
     if let Some(caller) = caller.filter(|_| face.binds(caller)) {
-        let event = json::decode_event(asked.group, &json).map_err(|error| error.status)?;
+        let event = json::decode_event(asked.group, &json).map_err(Status::from)?;
         // Whole, because an apply removes the members that it omits, or creates an event without them.
         let checked = face.check_source(Some(caller), asked.group, &event, Extent::Whole).map_err(Status::from);
         checked.and_then(|()| check_removals(caller, asked.group, name, &document)).inspect_err(note)?;

@@ -46,7 +46,7 @@ pub(super) fn event(
             }
         },
     };
-    decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error.status))
+    decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))
 }
 
 /// Returns the media type without its parameters.

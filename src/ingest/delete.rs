@@ -182,14 +182,14 @@ async fn delete_listed(
 
 /// Reads the request, checked in the apiserver's order.
 async fn read(face: &Face, asked: &Asked, body: Body) -> Result<DeleteOptions, Status> {
-    let body = decode::read(body, &face.0.settings, &face.0.bodies).await.map_err(Status::from)?;
+    let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
     if body.is_empty() {
         return checked(of_query(asked.query())?);
     }
-    checked(match decode::media(&asked.headers).map_err(Status::from)? {
+    checked(match decode::media(&asked.headers)? {
         Media::Json => of_json(&body)?,
         Media::Yaml => of_json(&yaml::to_json(&body).map_err(Status::bad_request)?)?,
-        Media::Protobuf => protobuf::decode_delete_options(&body).map_err(|error| error.status)?,
+        Media::Protobuf => protobuf::decode_delete_options(&body)?,
     })
 }
 

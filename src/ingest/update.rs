@@ -32,7 +32,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let decoded = decode::event(*group, media, &body, options.validation)?;
     *warnings = options.warnings(&decoded.strict_faults);
     let mut event = decoded.event;
-    validate::adopt_path(&mut event, namespace, name).map_err(|status| *status)?;
+    validate::adopt_path(&mut event, namespace, name).map_err(Status::from)?;
     let caller = asked.caller.as_ref();
     let note = |status: &Status| {
         if !options.dry_run {

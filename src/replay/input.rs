@@ -227,7 +227,7 @@ impl<'r> Recording<'r> {
         if !matches!(&*head.kind, "" | "Event") || !matches!(&*head.api_version, "" | "v1" | "events.k8s.io/v1") {
             return Err(format!("is no Event: it has kind {:?} and apiVersion {:?}", head.kind, head.api_version));
         }
-        let event = json::decode_event(group, text.as_bytes()).map_err(|error| error.status.message)?;
+        let event = json::decode_event(group, text.as_bytes()).map_err(|error| error.message)?;
         if head.kind.is_empty() && event.involved_object == ObjectReference::default() {
             return Err("is no Event: it has neither kind, involvedObject nor regarding".to_owned());
         }
@@ -278,7 +278,7 @@ impl<'r> Recording<'r> {
             };
             patched.event
         } else {
-            json::decode_event(group, body.as_bytes()).map_err(|error| error.status.message)?
+            json::decode_event(group, body.as_bytes()).map_err(|error| error.message)?
         };
         if event.metadata.namespace.is_empty() {
             event.metadata.namespace = namespace;

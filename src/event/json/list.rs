@@ -9,7 +9,8 @@ use smol_str::SmolStr;
 use super::read::{Pass, document};
 use super::text::repaired;
 use super::write::{array, integer, name, text, write_item};
-use super::{ApiGroup, DecodeError, Event};
+use super::{ApiGroup, Event};
+use crate::status::Status;
 
 /// An `EventList` of either group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -72,8 +73,8 @@ struct ListMeta {
 ///
 /// # Errors
 /// 400 when the body is not JSON or has members of a wrong type.
-pub fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<DecodeError>> {
-    let refused = |fault: serde_json::Error| DecodeError::bad_request(format!("an EventList cannot be read: {fault}"));
+pub fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<Status>> {
+    let refused = |fault: serde_json::Error| Status::bad_request(format!("an EventList cannot be read: {fault}"));
     let json = repaired(body);
     let list: List<'_> = serde_json::from_str(&json).map_err(refused)?;
     let metadata = list.metadata.unwrap_or_default();

@@ -75,28 +75,9 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// The error of a body that the API server would not decode, with the Status for the client.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .status.message)]
-pub struct DecodeError {
-    /// 400 `BadRequest`.
-    pub status: Status,
-}
-
-impl DecodeError {
-    /// Returns the description of the fault.
-    pub(super) fn fault(&self) -> &str {
-        &self.status.message
-    }
-
-    /// Returns the refusal of an Event that cannot be decoded.
-    pub(super) fn unhandled(fault: &str) -> Box<Self> {
-        Self::bad_request(format!("Event in version \"v1\" cannot be handled as a Event: {fault}"))
-    }
-
-    pub(super) fn bad_request(message: impl Into<String>) -> Box<Self> {
-        Box::new(Self { status: Status::bad_request(message) })
-    }
+/// Returns the refusal of an Event that cannot be decoded.
+pub(super) fn unhandled(fault: &str) -> Box<Status> {
+    Status::bad_request(format!("Event in version \"v1\" cannot be handled as a Event: {fault}")).into()
 }
 
 /// Decodes a body in `group`.
@@ -104,13 +85,13 @@ impl DecodeError {
 /// # Errors
 /// 400 for a body that is not JSON, has members of a wrong type, or has another kind or version. Also for strict faults
 /// if `validation` refuses them.
-pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Result<Decoded, Box<DecodeError>> {
+pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Result<Decoded, Box<Status>> {
     let (mut event, mut pass) = (Event::default(), Pass::new(group));
     let read = read::document(&repaired(body), &mut event, &mut pass);
     if let Err(error) = &read
         && error.classify() != Category::Data
     {
-        return Err(DecodeError::bad_request(format!("the body is not JSON: {error}")));
+        return Err(Status::bad_request(format!("the body is not JSON: {error}")).into());
     }
     let Pass { stated: [kind, api_version], fault_at, strict: strict_faults, .. } = pass;
     check_kind(group, &kind, &api_version)?;
@@ -118,14 +99,14 @@ pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Resu
         // The path replaces line and column, because a client does not know the document that its patch resulted in.
         let fault = error.to_string();
         let fault = fault.rsplit_once(" at line ").map_or(fault.as_str(), |(fault, _position)| fault);
-        return Err(DecodeError::unhandled(&match fault_at.unwrap_or_default().as_str() {
+        return Err(unhandled(&match fault_at.unwrap_or_default().as_str() {
             "" => fault.to_owned(),
             at => format!("{at}: {fault}"),
         }));
     }
     if validation == FieldValidation::Strict && !strict_faults.is_empty() {
         let faults: Vec<String> = strict_faults.iter().map(ToString::to_string).collect();
-        return Err(DecodeError::unhandled(&format!("strict decoding error: {}", faults.join(", "))));
+        return Err(unhandled(&format!("strict decoding error: {}", faults.join(", "))));
     }
     if !(kind.is_empty() && api_version.is_empty()) {
         event.type_meta = Some(group);
@@ -134,13 +115,13 @@ pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Resu
 }
 
 /// Decodes as [`decode`] does, but ignores strict faults.
-pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<DecodeError>> {
+pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<Status>> {
     decode(group, body, FieldValidation::Ignore).map(|decoded| decoded.event)
 }
 
 /// Refuses an object that is not an Event of `group`. Accepts a missing kind or version, and the group without a
 /// version.
-pub(super) fn check_kind(group: ApiGroup, kind: &str, api_version: &str) -> Result<(), Box<DecodeError>> {
+pub(super) fn check_kind(group: ApiGroup, kind: &str, api_version: &str) -> Result<(), Box<Status>> {
     let (stated, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let is_served = match version {
         "" => stated.is_empty() || stated == group.name(),
@@ -150,7 +131,7 @@ pub(super) fn check_kind(group: ApiGroup, kind: &str, api_version: &str) -> Resu
         return Ok(());
     }
     let expected = group.api_version();
-    Err(DecodeError::bad_request(format!(
-        "expected an object of kind Event and apiVersion {expected}, found kind {kind:?} and apiVersion {api_version:?}"
-    )))
+    let found = format!("found kind {kind:?} and apiVersion {api_version:?}");
+    let message = format!("expected an object of kind Event and apiVersion {expected}, {found}");
+    Err(Status::bad_request(message).into())
 }

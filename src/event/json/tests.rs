@@ -9,8 +9,8 @@ use crate::event::schema::tests::event;
 /// Decodes in core/v1 and checks the refusal's message.
 fn refused(body: &str, message: &str) {
     let error = decode(ApiGroup::Core, body.as_bytes(), FieldValidation::Warn).unwrap_err();
-    assert_eq!(error.status.message, message, "{body}");
-    assert_eq!((error.status.code, error.status.reason.as_str()), (400, "BadRequest"), "{body}");
+    assert_eq!(error.message, message, "{body}");
+    assert_eq!((error.code, error.reason.as_str()), (400, "BadRequest"), "{body}");
 }
 
 fn written(event: &Event) -> String {

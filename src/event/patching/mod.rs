@@ -81,7 +81,7 @@ pub fn apply(
     }
     let text = document.to_string();
     let decoded =
-        json::decode(group, text.as_bytes(), FieldValidation::Ignore).map_err(|error| no_event(error.fault()))?;
+        json::decode(group, text.as_bytes(), FieldValidation::Ignore).map_err(|error| no_event(&error.message))?;
     let mut unknown: Vec<String> = decoded.strict_faults.iter().map(ToString::to_string).collect();
     unknown.sort_unstable();
     faults.extend(unknown);

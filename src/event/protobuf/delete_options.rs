@@ -5,7 +5,7 @@ use smol_str::SmolStr;
 
 use super::envelope::Envelope;
 use super::reader::fields;
-use crate::event::json::DecodeError;
+use crate::status::Status;
 
 /// The options of a DELETE.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,12 +29,12 @@ pub struct DeleteOptions {
 ///
 /// # Errors
 /// 400 for a body that is not protobuf of Kubernetes, is of another kind, or is truncated.
-pub fn decode_delete_options(body: &[u8]) -> Result<DeleteOptions, Box<DecodeError>> {
+pub fn decode_delete_options(body: &[u8]) -> Result<DeleteOptions, Box<Status>> {
     let mut options = DeleteOptions::default();
-    let envelope = Envelope::read(body).map_err(|fault| DecodeError::bad_request(fault.to_string()))?;
+    let envelope = Envelope::read(body).map_err(|fault| Status::bad_request(fault.to_string()))?;
     if !matches!(envelope.kind.as_str(), "" | "DeleteOptions") {
         let text = format!("the body is of the kind {:?}; allowed is DeleteOptions", envelope.kind);
-        return Err(DecodeError::bad_request(text));
+        return Err(Status::bad_request(text).into());
     }
     let read = fields(envelope.raw, |field| match field.number {
         1 => field.long().map(|seconds| options.grace_period_seconds = Some(seconds)),
@@ -48,6 +48,6 @@ pub fn decode_delete_options(body: &[u8]) -> Result<DeleteOptions, Box<DecodeErr
         5 => field.text().map(|scope| options.dry_run.push(scope.into())),
         _ => field.skip(),
     });
-    read.map_err(|fault| DecodeError::bad_request(fault.to_string()))?;
+    read.map_err(|fault| Status::bad_request(fault.to_string()))?;
     Ok(options)
 }

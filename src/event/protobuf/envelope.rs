@@ -4,7 +4,8 @@
 use super::reader::{Fault, fields};
 use super::write::PREFIX;
 use crate::event::ApiGroup;
-use crate::event::json::{self, DecodeError};
+use crate::event::json;
+use crate::status::Status;
 use smol_str::SmolStr;
 
 /// A decoded envelope with an encoded object.
@@ -39,7 +40,7 @@ impl<'b> Envelope<'b> {
 
     /// Refuses an object that is not an Event of the group. Accepts a missing version, as `copyKindDefaults` does, and
     /// one behind two slashes.
-    pub(super) fn check_kind(&self, group: ApiGroup) -> Result<(), Box<DecodeError>> {
+    pub(super) fn check_kind(&self, group: ApiGroup) -> Result<(), Box<Status>> {
         let version = match self.api_version.split_once('/') {
             None => self.api_version.as_str(),
             Some((_, rest)) if rest.contains('/') => "",

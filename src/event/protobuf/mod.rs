@@ -19,8 +19,9 @@ mod writer;
 pub use delete_options::{DeleteOptions, decode_delete_options};
 pub use write::{write, write_list, write_partial, write_partial_list, write_status, write_success, write_watch_frame};
 
-use super::json::{DecodeError, Decoded, EventList};
+use super::json::{Decoded, EventList, unhandled};
 use super::{ApiGroup, Event};
+use crate::status::Status;
 use envelope::Envelope;
 
 /// Decodes a request's body in `group`. Ignores unknown fields, whatever `fieldValidation` is: `strict_faults` is
@@ -28,11 +29,11 @@ use envelope::Envelope;
 ///
 /// # Errors
 /// The apiserver's 400 for a body that is not protobuf of Kubernetes, is truncated, or has another kind or version.
-pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>> {
+pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<Status>> {
     let envelope = read(body)?;
     envelope.check_kind(group)?;
     let mut event = Event::default();
-    fields::object(group, envelope.raw, &mut event).map_err(|fault| DecodeError::unhandled(&fault.to_string()))?;
+    fields::object(group, envelope.raw, &mut event).map_err(|fault| unhandled(&fault.to_string()))?;
     if !(envelope.kind.is_empty() && envelope.api_version.is_empty()) {
         event.type_meta = Some(group);
     }
@@ -43,14 +44,14 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<DecodeError>>
 ///
 /// # Errors
 /// 400 when the body is not protobuf of Kubernetes, or is truncated.
-pub fn decode_list(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<DecodeError>> {
+pub fn decode_list(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<Status>> {
     let envelope = read(body)?;
     let mut list = EventList::default();
-    fields::list(group, envelope.raw, &mut list).map_err(|fault| DecodeError::bad_request(fault.to_string()))?;
+    fields::list(group, envelope.raw, &mut list).map_err(|fault| Status::bad_request(fault.to_string()))?;
     Ok(list)
 }
 
-fn read(body: &[u8]) -> Result<Envelope<'_>, Box<DecodeError>> {
+fn read(body: &[u8]) -> Result<Envelope<'_>, Box<Status>> {
     Envelope::read(body)
-        .map_err(|fault| DecodeError::bad_request(format!("the body is not an object in protobuf: {fault}")))
+        .map_err(|fault| Status::bad_request(format!("the body is not an object in protobuf: {fault}")).into())
 }

@@ -35,7 +35,7 @@ fn reads(raw: &[u8], members: &str) {
 fn refused(raw: &[u8], fault: &str) {
     let error = decode(ApiGroup::Core, &body(raw)).unwrap_err();
     assert_eq!(
-        error.status,
+        *error,
         Status::bad_request(format!("Event in version \"v1\" cannot be handled as a Event: {fault}")),
         "{raw:x?}"
     );
@@ -143,7 +143,7 @@ fn what_the_envelope_leaves_open_is_taken_from_the_api_group() {
             }
             Err(error) => {
                 assert!(!is_taken, "{api_version} {kind}: {error}");
-                assert!(error.status.message.starts_with("expected an object of kind Event"), "{error}");
+                assert!(error.message.starts_with("expected an object of kind Event"), "{error}");
             }
         }
     };
@@ -166,7 +166,7 @@ fn what_the_envelope_leaves_open_is_taken_from_the_api_group() {
 fn a_body_without_envelope_is_refused() {
     for body in [&b""[..], b"k8s", b"k8s\0", br#"{"kind":"Event"}"#] {
         let error = decode(ApiGroup::Core, body).unwrap_err();
-        assert!(error.status.message.starts_with("the body is not an object in protobuf: "), "{error}");
+        assert!(error.message.starts_with("the body is not an object in protobuf: "), "{error}");
     }
 }
 
@@ -185,8 +185,8 @@ fn delete_options_are_read() {
             dry_run: vec!["All".into()],
         }
     );
-    assert_eq!(decode_delete_options(&body(raw)).unwrap_err().status.code, 400, "an Event");
-    assert_eq!(decode_delete_options(b"k8s").unwrap_err().status.code, 400);
+    assert_eq!(decode_delete_options(&body(raw)).unwrap_err().code, 400, "an Event");
+    assert_eq!(decode_delete_options(b"k8s").unwrap_err().code, 400);
 }
 
 #[test]

@@ -301,7 +301,7 @@ impl Batch {
     fn read_event(&self, text: &[u8], otherwise: ApiGroup) -> std::result::Result<(ApiGroup, Event), Rejection> {
         let group = group_of(text, otherwise);
         let mut event =
-            json::decode_event(group, text).map_err(|error| Rejection::new(RejectReason::Malformed, error.status))?;
+            json::decode_event(group, text).map_err(|error| Rejection::new(RejectReason::Malformed, error))?;
         if event.metadata.namespace.is_empty() {
             event.metadata.namespace = "default".into();
         }

@@ -84,7 +84,7 @@ async fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) 
             check_operations(caller, *group, name, &document)
         } else {
             let event = json::decode_event(*group, &patch.body);
-            let event = event.map_err(|error| Rejection::invalid(error.status))?;
+            let event = event.map_err(Rejection::invalid)?;
             face.check_source(Some(caller), *group, &event, Extent::Part)?;
             check_removals(caller, *group, name, &document)
         };

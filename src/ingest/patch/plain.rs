@@ -81,8 +81,8 @@ async fn write_patched(
     options: &PatchOptions,
 ) -> Result<Patched, Status> {
     let patched = patching::apply(patch.patch_type, &patch.body, options.writer.group, options.validation, owed);
-    let Patched { event, warnings } = patched.map_err(|status| *status)?;
-    validate::update(options.writer.group, owed, &event).map_err(|status| *status)?;
+    let Patched { event, warnings } = patched?;
+    validate::update(options.writer.group, owed, &event)?;
     // By core/v1, like all records: the other API group accepts no counts.
     let writer = Writer { group: ApiGroup::Core, ..options.writer.clone() };
     let asked = UpdateOptions { writer, dry_run: options.dry_run };

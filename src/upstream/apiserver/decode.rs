@@ -6,15 +6,16 @@ use http::response::Parts;
 use serde_json::Value;
 
 use crate::event::ApiGroup;
-use crate::event::json::{self, DecodeError};
+use crate::event::json;
 use crate::event::patching::Patched;
+use crate::status::Status;
 use crate::upstream::{Deleted, Updated};
 
 /// LIMIT: warnings of one answer that are passed on, as many as the API server's decoder reports; more are dropped.
 const WARNINGS_MAX: usize = 100;
 
 /// Returns the decoder of an answer to a PUT or an apply.
-pub(in crate::upstream) fn updated(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]) -> Result<Updated, Box<DecodeError>> {
+pub(in crate::upstream) fn updated(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]) -> Result<Updated, Box<Status>> {
     move |head, body| {
         let event = json::decode_event(group, body)?;
         Ok(Updated { event, created: head.status == http::StatusCode::CREATED })
@@ -22,7 +23,7 @@ pub(in crate::upstream) fn updated(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]
 }
 
 /// Returns the decoder of an answer to a client's own PATCH.
-pub(in crate::upstream) fn patched(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]) -> Result<Patched, Box<DecodeError>> {
+pub(in crate::upstream) fn patched(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]) -> Result<Patched, Box<Status>> {
     move |head, body| Ok(Patched { event: json::decode_event(group, body)?, warnings: warnings(&head.headers) })
 }
 

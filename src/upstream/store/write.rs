@@ -68,7 +68,7 @@ impl Store {
             if !uid.is_empty() {
                 return Err(wrong_uid(writer, &event, ""));
             }
-            validate::create(writer.group, &event).map_err(|status| *status)?;
+            validate::create(writer.group, &event)?;
             event.metadata.resource_version = SmolStr::default();
             let event = if options.dry_run { self.try_create(event, now)? } else { self.create(event, now)? };
             return Ok(Updated { event, created: true });
@@ -81,7 +81,7 @@ impl Store {
             return Err(Status::outdated(writer.group.name(), &name));
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
-        validate::update(writer.group, &old, &event).map_err(|status| *status)?;
+        validate::update(writer.group, &old, &event)?;
         let event = if options.dry_run { unstored(&old, event) } else { self.exchange(&old, event, now)? };
         Ok(Updated { event, created: false })
     }
@@ -105,13 +105,13 @@ impl Store {
         let stored = stored.ok_or_else(|| Status::not_found(group.name(), "events", name))?;
         let (old, revision) = (Arc::clone(&stored.event), stored.revision);
         let patched = patching::apply(patch.patch_type, &patch.body, group, options.validation, &old);
-        let Patched { mut event, warnings } = patched.map_err(|status| *status)?;
+        let Patched { mut event, warnings } = patched?;
         let stated = version(&event.metadata.resource_version)?;
         if stated != 0 && stated != revision {
             return Err(Status::outdated(group.name(), name));
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
-        validate::update(group, &old, &event).map_err(|status| *status)?;
+        validate::update(group, &old, &event)?;
         let event = if options.dry_run { unstored(&old, event) } else { self.exchange(&old, event, now)? };
         Ok(Patched { event, warnings })
     }

@@ -429,7 +429,7 @@ impl FakeApiserver {
         let event = match *method {
             Method::POST => {
                 let event = request.event.clone().unwrap();
-                validate::create(request.group, &event).map_err(|status| *status)?;
+                validate::create(request.group, &event)?;
                 state.store.create(event, now)?
             }
             Method::GET if name.is_empty() => {

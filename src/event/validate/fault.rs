@@ -4,20 +4,12 @@ use std::collections::HashSet;
 
 use crate::status::{Status, StatusCause, StatusDetails};
 
-/// A fault of one field.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// Kind of fault.
-    pub kind: FaultKind,
-    /// Path of the field.
-    pub field: String,
-    /// Description: `Invalid value: "x": must not be empty`.
-    pub body: String,
-}
+/// A fault of one field, as a Status lists it. Its message is such as `Invalid value: "x": must not be empty`.
+pub(super) type Fault = StatusCause;
 
 /// The kinds of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultKind {
+pub(super) enum FaultKind {
     /// A value that is not allowed.
     Invalid,
     /// A missing value.
@@ -29,22 +21,13 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
-    /// Returns the reason of the cause in a Status.
-    const fn reason(self) -> &'static str {
+    /// Returns the reason of the cause in a Status, and the beginning of its message.
+    const fn words(self) -> [&'static str; 2] {
         match self {
-            Self::Invalid => "FieldValueInvalid",
-            Self::Required => "FieldValueRequired",
-            Self::Forbidden => "FieldValueForbidden",
-            Self::TooLong => "FieldValueTooLong",
-        }
-    }
-
-    const fn text(self) -> &'static str {
-        match self {
-            Self::Invalid => "Invalid value",
-            Self::Required => "Required value",
-            Self::Forbidden => "Forbidden",
-            Self::TooLong => "Too long",
+            Self::Invalid => ["FieldValueInvalid", "Invalid value"],
+            Self::Required => ["FieldValueRequired", "Required value"],
+            Self::Forbidden => ["FieldValueForbidden", "Forbidden"],
+            Self::TooLong => ["FieldValueTooLong", "Too long"],
         }
     }
 }
@@ -57,28 +40,23 @@ const FAULT_BYTES_MAX: usize = 1 << 20;
 
 /// Whether the fault limits are reached.
 pub(super) fn is_enough(faults: &[Fault]) -> bool {
-    faults.len() >= FAULTS_MAX || faults.iter().map(|fault| fault.body.len()).sum::<usize>() >= FAULT_BYTES_MAX
+    faults.len() >= FAULTS_MAX || faults.iter().map(|fault| fault.message.len()).sum::<usize>() >= FAULT_BYTES_MAX
 }
 
 /// Returns the 422 for an Event. Its message lists equal faults once, its causes list each.
 // DIFFERENCE(apiserver): the apiserver has no limit of faults.
-pub fn invalid(name: &str, faults: &[Fault]) -> Status {
-    let texts: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.body)).collect();
+pub(super) fn invalid(name: &str, faults: &[Fault]) -> Status {
+    let texts: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect();
     let mut seen = HashSet::with_capacity(texts.len());
     let distinct: Vec<&str> = texts.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
     let joined = match distinct.as_slice() {
         [only] => (*only).to_owned(),
         several => format!("[{}]", several.join(", ")),
     };
-    let causes = faults.iter().map(|fault| StatusCause {
-        reason: fault.kind.reason().to_owned(),
-        message: fault.body.clone(),
-        field: fault.field.clone(),
-    });
     Status::new(422, "Invalid", format!("Event {name:?} is invalid: {joined}")).with_details(StatusDetails {
         name: name.to_owned(),
         kind: "Event".to_owned(),
-        causes: causes.collect(),
+        causes: faults.to_vec(),
         ..StatusDetails::default()
     })
 }
@@ -94,17 +72,18 @@ pub(super) fn invalid_texts(field: &str, value: &str, details: Vec<String>, faul
 
 /// Returns the fault of an invalid value, given as it is shown.
 pub(super) fn invalid_value(field: &str, value: &str, detail: &str) -> Fault {
-    Fault { kind: FaultKind::Invalid, field: field.to_owned(), body: format!("Invalid value: {value}: {detail}") }
+    plain(FaultKind::Invalid, field, &format!("{value}: {detail}"))
 }
 
 pub(super) fn required(field: &str, detail: &str) -> Fault {
     plain(FaultKind::Required, field, detail)
 }
 
-/// Returns a fault that does not show the value.
+/// Returns a fault with this detail, which may be empty.
 pub(super) fn plain(kind: FaultKind, field: &str, detail: &str) -> Fault {
     let separator = if detail.is_empty() { "" } else { ": " };
-    Fault { kind, field: field.to_owned(), body: format!("{}{separator}{detail}", kind.text()) }
+    let [reason, text] = kind.words();
+    Fault { reason: reason.to_owned(), message: format!("{text}{separator}{detail}"), field: field.to_owned() }
 }
 
 #[cfg(test)]

@@ -5,30 +5,30 @@ use std::collections::BTreeSet;
 use smol_str::SmolStr;
 
 use super::fault::{Fault, FaultKind, invalid_text, invalid_texts, invalid_value, is_enough, plain, required};
-use super::names::{NameRule, dns_label, label_value, name, name_prefix, qualified_name};
-use crate::event::{ObjectMeta, OwnerReference, RareMeta, Time};
+use super::names::{dns_label, label_value, name, name_prefix, qualified_name};
+use crate::event::{ApiGroup, ObjectMeta, OwnerReference, RareMeta, Time};
 
 /// LIMIT: bytes of the keys and values of all annotations; more are refused.
 const ANNOTATIONS_MAX: usize = 256 << 10;
 
 /// Checks the metadata of a new object (`ValidateObjectMeta`).
-pub(super) fn create(meta: &ObjectMeta, rule: NameRule, faults: &mut Vec<Fault>) {
+pub(super) fn create(meta: &ObjectMeta, group: ApiGroup, faults: &mut Vec<Fault>) {
     let generation = meta.rare.as_deref().map_or(0, |rare| rare.generation);
-    object_meta(meta, generation, rule, faults);
+    object_meta(meta, generation, group, faults);
 }
 
 /// Checks metadata with the generation that the object will have (`ValidateObjectMeta`). Ignores managed fields, which
 /// the server sets.
-pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, rule: NameRule, faults: &mut Vec<Fault>) {
+pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, group: ApiGroup, faults: &mut Vec<Fault>) {
     if let Some(rare) = meta.rare.as_deref()
         && !rare.generate_name.is_empty()
     {
-        invalid_texts("metadata.generateName", &rare.generate_name, name_prefix(rule, &rare.generate_name), faults);
+        invalid_texts("metadata.generateName", &rare.generate_name, name_prefix(group, &rare.generate_name), faults);
     }
     if meta.name.is_empty() {
         faults.push(required("metadata.name", "name or generateName is required"));
     } else {
-        invalid_texts("metadata.name", &meta.name, name(rule, &meta.name), faults);
+        invalid_texts("metadata.name", &meta.name, name(group, &meta.name), faults);
     }
     if meta.namespace.is_empty() {
         faults.push(required("metadata.namespace", ""));

@@ -8,36 +8,22 @@ mod fault;
 mod meta;
 mod names;
 
-pub use fault::{Fault, FaultKind, invalid};
+pub use names::{label_value as label_value_faults, qualified_name as label_key_faults};
 
 use super::schema::{Object as _, with_access};
 use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX};
 use crate::status::Status;
-use fault::{invalid_text, invalid_texts, plain, required};
-use names::{NameRule, qualified_name};
-
-/// Returns the faults of a label's key.
-pub fn label_key_faults(key: &str) -> Vec<String> {
-    qualified_name(key)
-}
-
-/// Returns the faults of a label's value.
-pub fn label_value_faults(value: &str) -> Vec<String> {
-    names::label_value(value)
-}
+use fault::{Fault, FaultKind, invalid, invalid_text, invalid_texts, plain, required};
+use names::qualified_name;
 
 /// Whether an event of `group` may have this name.
 pub fn is_valid_name(group: ApiGroup, name: &str) -> bool {
-    let rule = match group {
-        ApiGroup::Core => NameRule::PathSegment,
-        ApiGroup::Events => NameRule::DnsSubdomain,
-    };
-    names::name(rule, name).is_empty()
+    names::name(group, name).is_empty()
 }
 
 /// Whether events.k8s.io/v1 accepts this `generateName`.
 pub fn is_valid_prefix(generate_name: &str) -> bool {
-    names::name_prefix(NameRule::DnsSubdomain, generate_name).is_empty()
+    names::name_prefix(ApiGroup::Events, generate_name).is_empty()
 }
 
 /// Sets a missing namespace to that of the request.
@@ -78,12 +64,12 @@ pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
     let mut faults = Vec::new();
     common(group, event, &mut faults);
     if group == ApiGroup::Events {
-        meta::create(&event.metadata, NameRule::DnsSubdomain, &mut faults);
+        meta::create(&event.metadata, ApiGroup::Events, &mut faults);
         meta::finalizer_prefixes(&event.metadata, &mut faults);
         strict_create(event, &mut faults);
     }
     refuse(event, &faults)?;
-    meta::create(&event.metadata, NameRule::PathSegment, &mut faults);
+    meta::create(&event.metadata, ApiGroup::Core, &mut faults);
     refuse(event, &faults)
 }
 
@@ -94,8 +80,8 @@ pub fn create(group: ApiGroup, event: &Event) -> Result<(), Box<Status>> {
 /// The apiserver's 422, with one cause per fault.
 pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Status>> {
     let mut faults = Vec::new();
-    // The generation is the old object's, which was valid.
-    meta::object_meta(&new.metadata, 0, NameRule::PathSegment, &mut faults);
+    // By core/v1's rule of names in both API groups. The generation is the old object's, which was valid.
+    meta::object_meta(&new.metadata, 0, ApiGroup::Core, &mut faults);
     meta::update(&old.metadata, &new.metadata, &mut faults);
     common(group, new, &mut faults);
     if group == ApiGroup::Events {

@@ -1,14 +1,7 @@
 //! The syntax of names, label keys and label values, with the apiserver's words for faults. Mirrors
 //! `apimachinery/pkg/util/validation` and `pkg/api/validate/content`, without their regular expressions.
 
-/// The syntax of an object's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NameRule {
-    /// core/v1's: any path segment.
-    PathSegment,
-    /// events.k8s.io/v1's: a DNS subdomain.
-    DnsSubdomain,
-}
+use crate::event::ApiGroup;
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
     must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
@@ -28,20 +21,20 @@ const SUBDOMAIN_MAX: usize = 253;
 /// LIMIT: bytes of a DNS label, of the name part of a label key and of a label value.
 const LABEL_MAX: usize = 63;
 
-/// Returns the faults of a name.
-pub(super) fn name(rule: NameRule, name: &str) -> Vec<String> {
-    match rule {
-        NameRule::PathSegment if matches!(name, "." | "..") => vec![format!("may not be '{name}'")],
-        NameRule::PathSegment => path_segment(name),
-        NameRule::DnsSubdomain => dns_subdomain(name),
+/// Returns the faults of a name: core/v1 accepts any path segment, events.k8s.io/v1 a DNS subdomain.
+pub(super) fn name(group: ApiGroup, name: &str) -> Vec<String> {
+    match group {
+        ApiGroup::Core if matches!(name, "." | "..") => vec![format!("may not be '{name}'")],
+        ApiGroup::Core => path_segment(name),
+        ApiGroup::Events => dns_subdomain(name),
     }
 }
 
 /// Returns the faults of a `generateName`.
-pub(super) fn name_prefix(rule: NameRule, prefix: &str) -> Vec<String> {
-    match rule {
-        NameRule::PathSegment => path_segment(prefix),
-        NameRule::DnsSubdomain => dns_subdomain(&mask_trailing_dash(prefix)),
+pub(super) fn name_prefix(group: ApiGroup, prefix: &str) -> Vec<String> {
+    match group {
+        ApiGroup::Core => path_segment(prefix),
+        ApiGroup::Events => dns_subdomain(&mask_trailing_dash(prefix)),
     }
 }
 
@@ -90,7 +83,7 @@ pub(super) fn dns_label(text: &str) -> Vec<String> {
 }
 
 /// Returns the faults of a qualified name: a label key, an annotation key, a reporting controller or a finalizer.
-pub(super) fn qualified_name(text: &str) -> Vec<String> {
+pub fn qualified_name(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let name = match text.split_once('/') {
         None => text,
@@ -126,7 +119,7 @@ pub(super) fn qualified_name(text: &str) -> Vec<String> {
 }
 
 /// Returns the faults of a label's value.
-pub(super) fn label_value(text: &str) -> Vec<String> {
+pub fn label_value(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if text.len() > LABEL_MAX {
         faults.push(format!("must be no more than {LABEL_MAX} bytes"));
@@ -194,13 +187,13 @@ mod tests {
 
     #[test]
     fn a_prefix_may_end_with_a_dash_only() {
-        assert!(name_prefix(NameRule::DnsSubdomain, "web-0-").is_empty());
-        assert!(name_prefix(NameRule::DnsSubdomain, "x_-").is_empty());
-        assert_eq!(name_prefix(NameRule::DnsSubdomain, "web-0.").len(), 1);
-        assert_eq!(name_prefix(NameRule::DnsSubdomain, "-").len(), 1);
-        assert_eq!(name_prefix(NameRule::DnsSubdomain, "é-").len(), 1);
-        assert!(name_prefix(NameRule::PathSegment, ".").is_empty());
-        assert_eq!(name_prefix(NameRule::PathSegment, "/%"), ["may not contain '/'", "may not contain '%'"]);
+        assert!(name_prefix(ApiGroup::Events, "web-0-").is_empty());
+        assert!(name_prefix(ApiGroup::Events, "x_-").is_empty());
+        assert_eq!(name_prefix(ApiGroup::Events, "web-0.").len(), 1);
+        assert_eq!(name_prefix(ApiGroup::Events, "-").len(), 1);
+        assert_eq!(name_prefix(ApiGroup::Events, "é-").len(), 1);
+        assert!(name_prefix(ApiGroup::Core, ".").is_empty());
+        assert_eq!(name_prefix(ApiGroup::Core, "/%"), ["may not contain '/'", "may not contain '%'"]);
     }
 
     #[test]
@@ -220,11 +213,11 @@ mod tests {
 
     #[test]
     fn names_follow_the_rule_of_their_api_group() {
-        assert_eq!(name(NameRule::PathSegment, ".."), ["may not be '..'"]);
-        assert!(name(NameRule::PathSegment, "Web 0:…").is_empty());
-        assert!(name(NameRule::DnsSubdomain, "a-b.c").is_empty());
-        assert_eq!(name(NameRule::DnsSubdomain, "a..b"), [SUBDOMAIN]);
-        assert_eq!(name(NameRule::DnsSubdomain, &"n".repeat(254)), ["must be no more than 253 characters"]);
+        assert_eq!(name(ApiGroup::Core, ".."), ["may not be '..'"]);
+        assert!(name(ApiGroup::Core, "Web 0:…").is_empty());
+        assert!(name(ApiGroup::Events, "a-b.c").is_empty());
+        assert_eq!(name(ApiGroup::Events, "a..b"), [SUBDOMAIN]);
+        assert_eq!(name(ApiGroup::Events, &"n".repeat(254)), ["must be no more than 253 characters"]);
         assert_eq!(dns_label("a.b"), ["must not contain dots"]);
         assert_eq!(dns_label("UPPER"), [LABEL]);
     }

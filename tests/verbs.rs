@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use client::{Answer, Asked, DEADLINE};
 use eventweir::clock::Clock;
-use eventweir::event::Event;
+use eventweir::event::{ApiGroup, Event};
 use eventweir::outbox::LostReason;
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{
-    DeleteOptions, Embedded, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions,
+    DeleteOptions, Embedded, FieldSelector, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions,
 };
 use program::Program;
 use prometheus::Registry;
@@ -335,16 +335,25 @@ async fn a_watch_begins_with_existing_events_and_continues_with_later_changes() 
     let clock = Clock::manual(START);
     let embedded = Embedded::new(store::Settings::default(), clock, Metrics::new(&Registry::new()));
     let named = |number: usize| {
-        let mut event = Event::default();
+        let mut event = Event { reason: "R".into(), ..Event::default() };
         event.metadata.namespace = "shop".into();
         event.metadata.name = format!("e{number:04}").into();
         event
     };
     let all = 0..1200;
-    embedded.access(|store, now| all.clone().for_each(|number| drop(store.create(named(number), now).unwrap())));
+    embedded.access(|store, now| {
+        all.clone().for_each(|number| drop(store.create(named(number), now).unwrap()));
+        // Events that the watch does not select.
+        let mut elsewhere = named(0);
+        elsewhere.metadata.namespace = "zoo".into();
+        store.create(elsewhere, now).unwrap();
+        store.create(Event { reason: "S".into(), ..named(9999) }, now).unwrap();
+    });
     let version = embedded.list(None, &ListOptions::default()).unwrap().resource_version;
-    let options = WatchOptions { send_initial_events: Some(true), bookmarks: true, ..WatchOptions::default() };
-    let mut watch = Upstream::Embedded(embedded.clone()).watch(None, options).await.unwrap();
+    let field_selector = FieldSelector::parse("reason=R", ApiGroup::Core).unwrap();
+    let options =
+        WatchOptions { field_selector, send_initial_events: Some(true), bookmarks: true, ..WatchOptions::default() };
+    let mut watch = Upstream::Embedded(embedded.clone()).watch(Some("shop"), options).await.unwrap();
     let mut events = watch.next().await.unwrap();
     assert!(events.len() < all.len(), "not all at once");
     let count = |event: &mut Event| event.count += 1;

@@ -92,7 +92,7 @@ impl Embedded {
     }
 
     /// Watches the events of one namespace or of all.
-    pub(super) fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> EmbeddedWatch {
+    pub(super) fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> Result<EmbeddedWatch, Status> {
         self.metrics.count(Verb::Watch, None, Duration::ZERO);
         EmbeddedWatch::new(self.clone(), namespace, options)
     }

@@ -222,7 +222,7 @@ impl Upstream {
     /// Watches the events of one namespace or of all.
     pub async fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> Result<Watch, Status> {
         match self {
-            Self::Embedded(embedded) => Ok(Watch::Embedded(Box::new(embedded.watch(namespace, options)))),
+            Self::Embedded(embedded) => Ok(Watch::Embedded(Box::new(embedded.watch(namespace, options)?))),
             Self::Apiserver(apiserver) => Ok(Watch::Apiserver(Box::new(apiserver.watch(namespace, &options).await?))),
         }
     }

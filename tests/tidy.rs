@@ -28,7 +28,18 @@ const MODULES: &[Row] = &[
     (
         "upstream",
         &["event", "clock", "outbox", "status", "metrics"],
-        &["arc_swap", "hyper", "hyper_util", "kube", "parking_lot", "prometheus", "tokio", "tower", "tracing"],
+        &[
+            "arc_swap",
+            "hyper",
+            "hyper_util",
+            "kube",
+            "parking_lot",
+            "prometheus",
+            "tokio",
+            "tokio_util",
+            "tower",
+            "tracing",
+        ],
     ),
     (
         "deliver",

@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use tower::{BoxError, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 
-use super::{AnswerBody, Apiserver, Exchange, LIST_BYTES_MAX, boxed, cause_of};
+use super::{AnswerBody, Apiserver, Exchange, READ_BYTES_MAX, boxed, cause_of};
 use crate::clock::Clock;
 use crate::event::{ApiGroup, Event, json};
 use crate::status::Status;
@@ -224,12 +224,12 @@ fn bounded(
         let line_end = memchr::memrchr(b'\n', &data).filter(|_| page.is_none());
         length = line_end.map_or(length + data.len(), |end| data.len() - end - 1);
         match &page {
-            Some(page) if length > LIST_BYTES_MAX => {
+            Some(page) if length > READ_BYTES_MAX => {
                 let fewer = page.load(Ordering::Relaxed) / FEWER;
                 page.store(fewer.max(1), Ordering::Relaxed);
                 Err("a page of the list is too long".into())
             }
-            None if length > LIST_BYTES_MAX => Err("a frame of the watch is too long".into()),
+            None if length > READ_BYTES_MAX => Err("a frame of the watch is too long".into()),
             Some(_) | None => Ok(Frame::data(data)),
         }
     });

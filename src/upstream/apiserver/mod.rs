@@ -48,11 +48,11 @@ use crate::event::{ApiGroup, Event, json};
 use crate::outbox::{Answer, Request, tags};
 use crate::status::Status;
 
-/// LIMIT: bytes of an answer with one event or a Status. A longer answer counts as unreadable.
+/// LIMIT: bytes of an answer to one of our writes or reviews, and of a refusal. A longer answer counts as unreadable.
 const BODY_BYTES_MAX: usize = 4 << 20;
-/// LIMIT: bytes of an answer with a list; a longer one counts as unreadable. kubectl and informers list pages of 500
-/// events.
-const LIST_BYTES_MAX: usize = 16 << 20;
+/// LIMIT: bytes of an answer to a client's request, and of a frame of a watch; a longer one counts as unreadable. kubectl
+/// and informers list pages of 500 events. etcd's 1.5 MiB of one event are up to 9 MiB of JSON, which escapes characters.
+const READ_BYTES_MAX: usize = 16 << 20;
 
 /// The service that sends requests.
 type Exchange = BoxCloneSyncService<http::Request<Body>, Response<AnswerBody>, BoxError>;
@@ -194,7 +194,7 @@ impl Apiserver {
         request: http::Result<http::Request<Body>>,
         decode: impl FnOnce(&Parts, &[u8]) -> Result<T, E>,
     ) -> Result<T, Status> {
-        self.exchange(verb, request, BODY_BYTES_MAX, decode).await.map_err(|failure| status_of(verb, failure))
+        self.exchange(verb, request, READ_BYTES_MAX, decode).await.map_err(|failure| status_of(verb, failure))
     }
 
     /// Sends a client's request that is answered with a list.
@@ -204,7 +204,7 @@ impl Apiserver {
         request: http::Result<http::Request<Body>>,
     ) -> Result<EventList, Status> {
         let decode = |_: &Parts, body: &[u8]| json::list_from_json(self.group, body);
-        self.exchange(verb, request, LIST_BYTES_MAX, decode).await.map_err(|failure| status_of(verb, failure))
+        self.ask(verb, request, decode).await
     }
 
     /// Watches the events of one namespace or of all. The timeout applies to the head of the answer only.
@@ -298,7 +298,7 @@ async fn read(answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<(Pa
         Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
         Ok(body) => Ok((parts, body.to_bytes())),
         Err(fault) if fault.is::<LengthLimitError>() => {
-            let advice = if body_bytes_max == LIST_BYTES_MAX { "; list it in pages, with `limit`" } else { "" };
+            let advice = if body_bytes_max == READ_BYTES_MAX { "; list it in pages, with `limit`" } else { "" };
             Err(Failure::Unreadable(format!("it is longer than {} MiB{advice}", body_bytes_max >> 20)))
         }
         Err(fault) => Err(Failure::Lost(fault.to_string())),

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use http_body_util::BodyExt;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio_util::codec::{AnyDelimiterCodec, Decoder as _};
 
-use super::AnswerBody;
+use super::{AnswerBody, READ_BYTES_MAX};
 use crate::event::ApiGroup;
 use crate::event::json;
 use crate::status::Status;
 use crate::upstream::WatchEvent;
-
-/// LIMIT: bytes of one frame; a longer one ends the watch with an ERROR.
-pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
 
 /// The frames of an answer. The buffer holds less than one frame and one chunk of the connection.
 #[derive(Debug)]
@@ -20,12 +20,15 @@ pub struct Frames {
     group: ApiGroup,
     body: AnswerBody,
     buffer: BytesMut,
+    lines: AnyDelimiterCodec,
     ended: bool,
 }
 
 impl Frames {
     pub(super) fn new(group: ApiGroup, body: AnswerBody) -> Self {
-        Self { group, body, buffer: BytesMut::new(), ended: false }
+        // LIMIT: bytes of one frame; a longer one ends the watch with an ERROR.
+        let lines = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), Vec::new(), READ_BYTES_MAX);
+        Self { group, body, buffer: BytesMut::new(), lines, ended: false }
     }
 
     /// Waits for the next frames; `None` at the end. Cancelling is safe.
@@ -51,44 +54,43 @@ impl Frames {
     fn take_frames(&mut self) -> Vec<WatchEvent> {
         let mut events = Vec::new();
         while !self.ended {
-            let end = self.buffer.iter().position(|byte| *byte == b'\n');
-            if end.unwrap_or(self.buffer.len()) > FRAME_BYTES_MAX {
-                events.push(self.fail("a frame of the upstream's watch is too long"));
-                break;
-            }
-            let Some(end) = end else { break };
-            let frame: Bytes = self.buffer.split_to(end + 1).freeze();
-            if frame.trim_ascii().is_empty() {
-                continue;
-            }
-            let event = read(self.group, &frame)
-                .unwrap_or_else(|fault| self.fail(&format!("a frame of the upstream's watch cannot be read: {fault}")));
-            self.ended |= matches!(event, WatchEvent::Error(_));
+            let read = match self.lines.decode(&mut self.buffer) {
+                Ok(None) => break,
+                Ok(Some(frame)) if frame.trim_ascii().is_empty() => continue,
+                Ok(Some(frame)) => read(self.group, &frame).map_err(|fault| format!("cannot be read: {fault}")),
+                Err(_too_long) => Err("is too long".to_owned()),
+            };
+            let event = read.unwrap_or_else(|fault| {
+                let message = format!("a frame of the upstream's watch {fault}");
+                WatchEvent::Error(Box::new(Status::new(500, "InternalError", message)))
+            });
+            self.ended = matches!(event, WatchEvent::Error(_));
             events.push(event);
         }
         events
     }
+}
 
-    fn fail(&mut self, message: &str) -> WatchEvent {
-        self.ended = true;
-        WatchEvent::Error(Box::new(Status::new(500, "InternalError", message)))
-    }
+/// A frame whose object is not decoded yet.
+#[derive(Deserialize)]
+struct Frame<'f> {
+    #[serde(rename = "type")]
+    label: &'f str,
+    #[serde(borrow)]
+    object: &'f RawValue,
 }
 
 fn read(group: ApiGroup, frame: &[u8]) -> Result<WatchEvent, String> {
-    let frame: serde_json::Value = serde_json::from_slice(frame).map_err(|error| error.to_string())?;
-    let object = frame.get("object").ok_or("no object")?;
-    let event = || {
-        let text = object.to_string();
-        json::decode_event(group, text.as_bytes()).map(Arc::new).map_err(|error| error.to_string())
-    };
-    match frame.get("type").and_then(serde_json::Value::as_str) {
-        Some("ADDED") => Ok(WatchEvent::Added(event()?)),
-        Some("MODIFIED") => Ok(WatchEvent::Modified(event()?)),
-        Some("DELETED") => Ok(WatchEvent::Deleted(event()?)),
-        Some("BOOKMARK") => Ok(WatchEvent::Bookmark(event()?)),
-        Some("ERROR") => {
-            let status = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
+    let Frame { label, object } = serde_json::from_slice(frame).map_err(|error| error.to_string())?;
+    let object = object.get();
+    let event = || json::decode_event(group, object.as_bytes()).map(Arc::new).map_err(|error| error.to_string());
+    match label {
+        "ADDED" => Ok(WatchEvent::Added(event()?)),
+        "MODIFIED" => Ok(WatchEvent::Modified(event()?)),
+        "DELETED" => Ok(WatchEvent::Deleted(event()?)),
+        "BOOKMARK" => Ok(WatchEvent::Bookmark(event()?)),
+        "ERROR" => {
+            let status = serde_json::from_str(object).map_err(|error| error.to_string())?;
             Ok(WatchEvent::Error(Box::new(status)))
         }
         other => Err(format!("type {other:?}")),
@@ -116,10 +118,20 @@ mod tests {
         assert!(matches!(&events[2], WatchEvent::Error(status) if status.code == 410));
         assert_eq!(frames.next().await, None);
 
-        let mut frames = Frames::new(ApiGroup::Core, boxed(Body::from(vec![b' '; FRAME_BYTES_MAX + 1])));
+        let mut frames = Frames::new(ApiGroup::Core, boxed(Body::from(vec![b' '; READ_BYTES_MAX + 1])));
         assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Error(status)] if status.code == 500));
         assert_eq!(frames.next().await, None);
         let mut frames = Frames::new(ApiGroup::Core, boxed(Body::from(b"{\"type\":\"ADD".to_vec())));
         assert_eq!(frames.next().await, None, "cut in the middle");
+    }
+
+    /// Fault: a watch ended at every event of more than 4 MiB, which a tenant may create.
+    #[tokio::test]
+    async fn the_longest_event_does_not_end_a_watch() {
+        let message = r"\u003c".repeat(3 << 19);
+        let frame = format!("{{\"type\":\"ADDED\",\"object\":{{\"message\":\"{message}\"}}}}\n");
+        let mut frames = Frames::new(ApiGroup::Core, boxed(Body::from(frame.into_bytes())));
+        let events = frames.next().await.unwrap();
+        assert!(matches!(&events[..], [WatchEvent::Added(event)] if event.message.len() == 3 << 19));
     }
 }

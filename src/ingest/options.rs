@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::str::FromStr;
 
 use crate::event::ApiGroup;
-use crate::event::json::{self, FieldValidation, StrictFault};
+use crate::event::json::{self, FieldValidation};
 use crate::status::{Status, StatusCause, StatusDetails};
 use crate::upstream::{FieldSelector, LabelSelector, ListOptions, Version, WatchOptions};
 
@@ -30,9 +30,9 @@ pub(super) struct Options {
 
 impl Options {
     /// Returns the warnings for the client.
-    pub(super) fn warnings(self, faults: &[StrictFault]) -> Vec<String> {
+    pub(super) fn warnings(self, faults: Vec<String>) -> Vec<String> {
         match self.validation {
-            FieldValidation::Warn => faults.iter().map(ToString::to_string).collect(),
+            FieldValidation::Warn => faults,
             FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
         }
     }

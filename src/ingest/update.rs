@@ -30,7 +30,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let media = decode::media(&asked.headers)?;
     let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
     let decoded = decode::event(*group, media, &body, options.validation)?;
-    *warnings = options.warnings(&decoded.strict_faults);
+    *warnings = options.warnings(decoded.strict_faults);
     let mut event = decoded.event;
     validate::adopt_path(&mut event, namespace, name).map_err(Status::from)?;
     let caller = asked.caller.as_ref();

@@ -31,37 +31,9 @@ use read::Pass;
 pub struct Decoded {
     /// The event. Its `type_meta` is set when the body had a kind or an apiVersion.
     pub event: Event,
-    /// Unknown and duplicate members, in the order of the document.
-    pub strict_faults: Vec<StrictFault>,
-}
-
-/// A member that strict decoding refuses and lenient decoding ignores.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct StrictFault {
-    /// Kind of fault.
-    pub kind: StrictFaultKind,
-    /// Path of the member: `metadata.labels.a`.
-    pub path: String,
-}
-
-/// The kinds of strict faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StrictFaultKind {
-    /// The type has no such member.
-    Unknown,
-    /// The object has it twice.
-    Duplicate,
-}
-
-impl std::fmt::Display for StrictFault {
-    /// Writes the API server's `Warning` text: `unknown field "metadata.extra"`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = match self.kind {
-            StrictFaultKind::Unknown => "unknown",
-            StrictFaultKind::Duplicate => "duplicate",
-        };
-        write!(f, "{what} field {}", text::quoted(&self.path))
-    }
+    /// The unknown and duplicate members, which strict decoding refuses, in the order of the document. In the API
+    /// server's words: `unknown field "metadata.extra"`.
+    pub strict_faults: Vec<String>,
 }
 
 /// How a client's request treats unknown and duplicate members (`fieldValidation`).
@@ -105,8 +77,7 @@ pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Resu
         }));
     }
     if validation == FieldValidation::Strict && !strict_faults.is_empty() {
-        let faults: Vec<String> = strict_faults.iter().map(ToString::to_string).collect();
-        return Err(unhandled(&format!("strict decoding error: {}", faults.join(", "))));
+        return Err(unhandled(&format!("strict decoding error: {}", strict_faults.join(", "))));
     }
     if !(kind.is_empty() && api_version.is_empty()) {
         event.type_meta = Some(group);

@@ -16,7 +16,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use super::{StrictFault, StrictFaultKind};
+use super::text::quoted;
 use crate::event::schema::{Member, Object, with_access};
 use crate::event::{ApiGroup, EventSeries, ManagedFields, MicroTime, ObjectReference, Time, cut};
 
@@ -43,8 +43,9 @@ pub(super) struct Pass {
     has_stated: [bool; 2],
     /// The path of the invalid value.
     pub(super) fault_at: Option<String>,
-    pub(super) strict: Vec<StrictFault>,
-    strict_seen: HashSet<StrictFault>,
+    /// The members that strict decoding refuses, and the same as a set.
+    pub(super) strict: Vec<String>,
+    strict_seen: HashSet<String>,
 }
 
 impl Pass {
@@ -55,20 +56,20 @@ impl Pass {
 
     /// Adds an unknown member to the strict faults.
     fn unknown(&mut self, at: &Path<'_>) {
-        self.strict_fault(at, StrictFaultKind::Unknown);
+        self.strict_fault("unknown", at);
     }
 
     /// Adds a duplicate member to the strict faults.
     #[cold]
     pub(super) fn duplicate(&mut self, at: &Path<'_>) {
-        self.strict_fault(at, StrictFaultKind::Duplicate);
+        self.strict_fault("duplicate", at);
     }
 
-    fn strict_fault(&mut self, at: &Path<'_>, kind: StrictFaultKind) {
+    fn strict_fault(&mut self, what: &str, at: &Path<'_>) {
         if self.strict.len() >= STRICT_FAULTS_MAX {
             return;
         }
-        let fault = StrictFault { kind, path: at.to_string() };
+        let fault = format!("{what} field {}", quoted(&at.to_string()));
         if self.strict_seen.insert(fault.clone()) {
             self.strict.push(fault);
         }

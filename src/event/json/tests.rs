@@ -74,23 +74,17 @@ fn null_is_no_value_and_the_last_duplicate_wins() {
     let rare = event.metadata.rare.unwrap();
     assert_eq!(rare.labels.get("a").map(AsRef::as_ref), Some(""));
     assert_eq!(rare.finalizers, ["z"]);
-    let faults: Vec<String> = decoded.strict_faults.iter().map(ToString::to_string).collect();
     let expected =
         ["reason", "source", "series", "count", "metadata.finalizers"].map(|f| format!("duplicate field \"{f}\""));
-    assert_eq!(faults, expected);
+    assert_eq!(decoded.strict_faults, expected);
 }
 
 #[test]
 fn strict_faults_have_full_paths_and_are_reported_once() {
     let body = br#"{"x":1,"x":2,"metadata":{"ownerReferences":[{},{"y":[1],"uid":"a","uid":"b"}],"managedFields":[{"z":0}]},"KIND":"Event"}"#;
-    let faults: Vec<String> = decode(ApiGroup::Core, body, FieldValidation::Warn)
-        .unwrap()
-        .strict_faults
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let decoded = decode(ApiGroup::Core, body, FieldValidation::Warn).unwrap();
     assert_eq!(
-        faults,
+        decoded.strict_faults,
         [
             "unknown field \"x\"",
             "unknown field \"metadata.ownerReferences[1].y\"",

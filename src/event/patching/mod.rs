@@ -70,7 +70,7 @@ pub fn apply(
     json::write_json(group, current, &mut shown);
     let mut document = json::tree(&shown).map_err(|fault| Status::new(500, "", fault))?.value;
     let read = json::tree(body).map_err(|fault| unreadable(&fault))?;
-    let mut faults: Vec<String> = read.duplicates.iter().map(ToString::to_string).collect();
+    let mut faults = read.duplicates;
     match (patch, read.value) {
         (PatchType::Json, Value::Array(list)) => faults.extend(operations::carry_out(&mut document, list)?),
         (PatchType::Merge, patch @ Value::Object(_)) => json_patch::merge(&mut document, &patch),
@@ -82,7 +82,7 @@ pub fn apply(
     let text = document.to_string();
     let decoded =
         json::decode(group, text.as_bytes(), FieldValidation::Ignore).map_err(|error| no_event(&error.message))?;
-    let mut unknown: Vec<String> = decoded.strict_faults.iter().map(ToString::to_string).collect();
+    let mut unknown = decoded.strict_faults;
     unknown.sort_unstable();
     faults.extend(unknown);
     if validation == FieldValidation::Strict && !faults.is_empty() {

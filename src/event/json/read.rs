@@ -26,10 +26,10 @@ const STRICT_FAULTS_MAX: usize = 100;
 /// LIMIT: bytes of an invalid value that its error shows.
 const SHOWN_BYTES: usize = 40;
 
-/// Decodes a whole JSON document into `object`; `null` leaves it unchanged.
-pub(super) fn document<T: Object>(json: &str, object: &mut T, pass: &mut Pass) -> Result<(), serde_json::Error> {
+/// Decodes a whole JSON document into `target`; `null` leaves an object unchanged.
+pub(super) fn document<T: Read>(json: &str, target: &mut T, pass: &mut Pass) -> Result<(), serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(json);
-    Seed { into: object, at: &Path::Root, pass }.deserialize(&mut reader)?;
+    Seed { into: target, at: &Path::Root, pass }.deserialize(&mut reader)?;
     reader.end()
 }
 
@@ -122,14 +122,14 @@ impl fmt::Display for Path<'_> {
 
 /// The target of the next value.
 #[derive(Debug)]
-struct Seed<'s, M> {
-    into: &'s mut M,
-    at: &'s Path<'s>,
-    pass: &'s mut Pass,
+pub(super) struct Seed<'s, M> {
+    pub(super) into: &'s mut M,
+    pub(super) at: &'s Path<'s>,
+    pub(super) pass: &'s mut Pass,
 }
 
 /// A type that can be decoded.
-trait Read: Sized {
+pub(super) trait Read: Sized {
     fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error>;
 }
 
@@ -259,6 +259,7 @@ by_value!(
     BTreeMap<SmolStr, SmolStr>,
     Option<Box<ObjectReference>>,
     Option<EventSeries>,
+    Value,
 );
 
 impl Visitor<'_> for Seed<'_, SmolStr> {

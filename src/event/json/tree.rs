@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::read::{Pass, Path};
+use super::read::{Pass, Path, Seed, document};
 use super::text::repaired;
 use crate::event::ApiGroup;
 
@@ -26,81 +26,70 @@ pub(crate) struct Tree {
 /// States where the document is malformed or too deep, or has a number that is out of range for a float64.
 pub(crate) fn tree(body: &[u8]) -> Result<Tree, String> {
     // The names in a tree belong to no group.
-    let mut pass = Pass::new(ApiGroup::Core);
-    let json = repaired(body);
-    let mut reader = serde_json::Deserializer::from_str(&json);
-    let node = Node { at: Path::Root, pass: &mut pass };
-    let value = node.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-    value.map(|value| Tree { value, duplicates: pass.strict }).map_err(|error| error.to_string())
+    let (mut value, mut pass) = (Value::Null, Pass::new(ApiGroup::Core));
+    document(&repaired(body), &mut value, &mut pass).map_err(|error| error.to_string())?;
+    Ok(Tree { value, duplicates: pass.strict })
 }
 
-/// A value before it is parsed.
-struct Node<'n> {
-    at: Path<'n>,
-    pass: &'n mut Pass,
-}
-
-impl<'de> DeserializeSeed<'de> for Node<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
-        from.deserialize_any(self)
+impl Seed<'_, Value> {
+    fn set<E>(self, value: impl Into<Value>) -> Result<(), E> {
+        *self.into = value.into();
+        Ok(())
     }
 }
 
-impl<'de> Visitor<'de> for Node<'_> {
-    type Value = Value;
+impl<'de> Visitor<'de> for Seed<'_, Value> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.set(Value::Null)
     }
 
-    fn visit_bool<E: Error>(self, truth: bool) -> Result<Value, E> {
-        Ok(truth.into())
+    fn visit_bool<E: Error>(self, truth: bool) -> Result<(), E> {
+        self.set(truth)
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
-        Ok(number.into())
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        self.set(number)
     }
 
     /// As in Go, a number beyond an int64 is a float64.
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
-        i64::try_from(number).map_or_else(|_large| self.visit_f64(number as f64), |number| Ok(number.into()))
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(number).map_or(Value::Null, Value::Number))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-        Ok(text.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        let mut elements = Vec::new();
-        let at = &self.at;
-        while let Some(element) =
-            list.next_element_seed(Node { at: Path::Index(at, elements.len()), pass: &mut *self.pass })?
-        {
-            elements.push(element);
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        match i64::try_from(number) {
+            Ok(number) => self.set(number),
+            Err(_large) => self.visit_f64(number as f64),
         }
-        Ok(elements.into())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
+        self.set(Number::from_f64(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        self.set(text)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
+        let mut elements = Vec::<Value>::new();
+        Seed { into: &mut elements, at: self.at, pass: &mut *self.pass }.visit_seq(list)?;
+        self.set(elements)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut members = Map::new();
         while let Some(name) = map.next_key::<Cow<'_, str>>()? {
-            let at = Path::Name(&self.at, &name);
-            let member = map.next_value_seed(Node { at, pass: &mut *self.pass })?;
+            let at = Path::Name(self.at, &name);
+            let mut member = Value::Null;
+            map.next_value_seed(Seed { into: &mut member, at: &at, pass: &mut *self.pass })?;
             if members.insert(name.to_string(), member).is_some() {
                 self.pass.duplicate(&at);
             }
         }
-        Ok(members.into())
+        self.set(members)
     }
 }
 

@@ -14,6 +14,7 @@ use super::section::Section;
 use super::values::{self, Form};
 use crate::access::{AccessReview, Effect, Fairness, Kind, Limit, Rule, SERVICE_ACCOUNT, Settings, TokenReview, VERBS};
 use crate::correlator::Pattern;
+use crate::event::validate::label_key_faults;
 
 /// LIMIT: rules of a policy, as of `correlation.rules`.
 const RULES_MAX: usize = 200;
@@ -100,16 +101,7 @@ fn verbs() -> Form<'static, Vec<SmolStr>> {
 }
 
 fn annotation() -> Form<'static, SmolStr> {
-    let read = |key: &str| {
-        let (prefix, name) = key.rsplit_once('/').unwrap_or(("x", key));
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        let ends = |text: &str| {
-            text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.ends_with(|c: char| c.is_ascii_alphanumeric())
-        };
-        let is_domain = prefix.chars().all(|c| is_plain(c) && c != '_' && !c.is_ascii_uppercase());
-        let is_name = key.len() <= 317 && name.len() <= 63 && name.chars().all(is_plain);
-        (is_domain && is_name && ends(prefix) && ends(name)).then(|| SmolStr::new(key))
-    };
+    let read = |key: &str| label_key_faults(key).is_empty().then(|| SmolStr::new(key));
     let allowed = "the key of an annotation, such as example.com/reported-by";
     Form::of_text(values::mixed(), allowed, read, |key| key.as_str().into())
 }

@@ -15,8 +15,8 @@ use smol_str::SmolStr;
 
 use super::raw::Value;
 use super::units::{duration_text, is_octal, parse_duration, parse_rate, parse_size, size_text};
-use crate::correlator::Field;
-use crate::correlator::Pattern;
+use crate::correlator::{Field, Pattern};
+use crate::event::validate::namespace_faults;
 use crate::server::tls::CipherSuite;
 use crate::server::{Address, Origins};
 
@@ -332,13 +332,10 @@ fn pattern(text: &str) -> Option<Pattern> {
 
 /// Names of namespaces, in a list.
 pub(super) fn namespaces(value: &Value) -> Option<Vec<SmolStr>> {
-    let label = |text: &&str| {
-        let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        (1..=63).contains(&text.len()) && text.chars().all(fine) && !text.starts_with('-') && !text.ends_with('-')
-    };
-    let Value::List(members) = value else { return None };
+    let Value::List(_) = value else { return None };
     let names = texts(value)?;
-    (!members.is_empty() && names.iter().all(label)).then(|| names.into_iter().map(SmolStr::new).collect())
+    let are_namespaces = !names.is_empty() && names.iter().all(|name| namespace_faults(name).is_empty());
+    are_namespaces.then(|| names.into_iter().map(SmolStr::new).collect())
 }
 
 /// Levels and `target=level` directives of the log, separated by commas.

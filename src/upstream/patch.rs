@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use crate::event::json;
-use crate::event::{ApiGroup, EventSeries, MicroTime, Time};
+use crate::event::{ApiGroup, EventSeries, Time, conversion};
 use crate::outbox::{Claim, Patch};
 
 /// The lastTimestamp that client-go compares with, and therefore leaves out.
@@ -62,7 +62,8 @@ pub fn patch_document(patch: &Patch, claim: Option<&Claim>, group: ApiGroup) -> 
             message: Some(patch.message.as_str()).filter(|message| !message.is_empty()),
         },
         ApiGroup::Events => {
-            let series = series(patch).map(|EventSeries { count, last_observed_time }| {
+            let series = patch.last_timestamp.and_then(|last| conversion::series(patch.count, Some(last), 0));
+            let series = series.map(|EventSeries { count, last_observed_time }| {
                 Some(Series { count, last_observed_time: last_observed_time.map(|time| time.to_string()) })
             });
             Document { metadata, series, count: None, last_timestamp: None, message: None }
@@ -72,13 +73,6 @@ pub fn patch_document(patch: &Patch, claim: Option<&Claim>, group: ApiGroup) -> 
     let mut escaped = Vec::with_capacity(plain.len());
     json::escape(&plain, &mut escaped);
     String::from_utf8(escaped).unwrap_or_default()
-}
-
-/// Returns the series that a patch through events.k8s.io/v1 writes; `None` for a count below 2 or without a time.
-fn series(patch: &Patch) -> Option<EventSeries> {
-    let time = patch.last_timestamp?;
-    let last_observed_time = Some(MicroTime(time.0.saturating_mul(1_000_000)));
-    (patch.count >= 2).then_some(EventSeries { count: patch.count, last_observed_time })
 }
 
 #[cfg(test)]

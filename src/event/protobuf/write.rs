@@ -36,7 +36,7 @@ pub fn write(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
 /// Appends an `EventList` in its envelope.
 pub fn write_list(group: ApiGroup, list: &EventList, out: &mut Vec<u8>) {
     envelope(group.api_version(), "EventList", out, |out| {
-        message(1, out, |out| meta_of(list, out));
+        message(1, out, |out| list_meta(list, out));
         for item in &list.items {
             message(2, out, |out| object(group, item, out));
         }
@@ -55,7 +55,8 @@ pub fn write_success(details: StatusDetails, out: &mut Vec<u8>) {
 
 fn write_outcome(outcome: &str, status: &Status, out: &mut Vec<u8>) {
     envelope("v1", "Status", out, |out| {
-        message(1, out, |out| list_meta("", &status.continue_token, None, out));
+        let metadata = EventList { continue_token: status.continue_token.as_str().into(), ..EventList::default() };
+        message(1, out, |out| list_meta(&metadata, out));
         text(2, outcome, out);
         text(3, &status.message, out);
         text(4, &status.reason, out);
@@ -177,22 +178,19 @@ pub fn write_partial(api_version: &str, event: &Event, out: &mut Vec<u8>) {
 /// Appends the metadata of a list and of its events as a `PartialObjectMetadataList`.
 pub fn write_partial_list(api_version: &str, list: &EventList, out: &mut Vec<u8>) {
     envelope(api_version, "PartialObjectMetadataList", out, |out| {
-        message(1, out, |out| meta_of(list, out));
+        message(1, out, |out| list_meta(list, out));
         for item in &list.items {
             message(2, out, |out| message(1, out, |out| object(ApiGroup::Core, &item.metadata, out)));
         }
     });
 }
 
-fn meta_of(list: &EventList, out: &mut Vec<u8>) {
-    list_meta(&list.resource_version, &list.continue_token, list.remaining_item_count, out);
-}
-
-fn list_meta(resource_version: &str, continue_token: &str, remaining_item_count: Option<i64>, out: &mut Vec<u8>) {
+/// Appends the fields of a list's metadata, which a Status has too.
+fn list_meta(list: &EventList, out: &mut Vec<u8>) {
     text(1, "", out); // selfLink
-    text(2, resource_version, out);
-    text(3, continue_token, out);
-    if let Some(count) = remaining_item_count {
+    text(2, &list.resource_version, out);
+    text(3, &list.continue_token, out);
+    if let Some(count) = list.remaining_item_count {
         integer(4, count, out);
     }
 }

@@ -8,7 +8,7 @@ mod fault;
 mod meta;
 mod names;
 
-pub use names::{label_value as label_value_faults, qualified_name as label_key_faults};
+pub use names::{dns_label as namespace_faults, label_value as label_value_faults, qualified_name as label_key_faults};
 
 use super::schema::{Object as _, with_access};
 use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX};

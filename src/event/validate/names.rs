@@ -71,7 +71,7 @@ fn dns_subdomain(text: &str) -> Vec<String> {
 }
 
 /// Returns the faults of a namespace's name.
-pub(super) fn dns_label(text: &str) -> Vec<String> {
+pub fn dns_label(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if text.len() > LABEL_MAX {
         faults.push(format!("must be no more than {LABEL_MAX} characters"));

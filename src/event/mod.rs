@@ -20,6 +20,7 @@ pub use managed_fields::ManagedFields;
 pub use time::{MicroTime, Time, TimeError};
 pub use watch::WatchEvent;
 
+use schema::text_bytes;
 use smol_str::SmolStr;
 
 /// The API group of a wire form.
@@ -233,55 +234,16 @@ impl Event {
 
     /// Returns roughly the bytes of this event, inline and on the heap. Memory limits count in these.
     pub fn approximate_size(&self) -> usize {
-        // A string on the heap has two reference counts beside it.
-        let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len().saturating_add(16) } else { 0 };
-        let reference = |object: &ObjectReference| {
-            [
-                &object.kind,
-                &object.namespace,
-                &object.name,
-                &object.uid,
-                &object.api_version,
-                &object.resource_version,
-                &object.field_path,
-            ]
-            .into_iter()
-            .map(heap)
-            .sum::<usize>()
-        };
-        let rare = self.metadata.rare.as_deref().map_or(0, |rare| {
-            let pairs = rare
-                .labels
-                .iter()
-                .chain(&rare.annotations)
-                .map(|(key, value)| 64 + key.len() + value.len())
-                .sum::<usize>();
-            let texts = |owner: &OwnerReference| {
-                [&owner.api_version, &owner.kind, &owner.name, &owner.uid].into_iter().map(heap).sum::<usize>()
-            };
-            let owners = rare.owner_references.iter().map(|owner| 256 + texts(owner)).sum::<usize>();
+        let Self { metadata, involved_object, source, related, .. } = self;
+        let rare = metadata.rare.as_deref().map_or(0, |rare| {
+            let pairs = rare.labels.iter().chain(&rare.annotations);
+            let pairs = pairs.map(|(key, value)| 64 + key.len() + value.len()).sum::<usize>();
+            let owners = rare.owner_references.iter().map(|owner| 256 + text_bytes(owner)).sum::<usize>();
             let finalizers = rare.finalizers.iter().map(|text| 24 + text.len()).sum::<usize>();
-            size_of::<RareMeta>() + heap(&rare.generate_name) + heap(&rare.self_link) + pairs + owners + finalizers
+            size_of::<RareMeta>() + pairs + owners + finalizers
         });
-        let strings = [
-            &self.metadata.name,
-            &self.metadata.namespace,
-            &self.metadata.resource_version,
-            &self.metadata.uid,
-            &self.reason,
-            &self.message,
-            &self.source.component,
-            &self.source.host,
-            &self.event_type,
-            &self.action,
-            &self.reporting_controller,
-            &self.reporting_instance,
-        ];
-        size_of::<Self>()
-            + self.metadata.managed_fields.as_deref().map_or(0, str::len)
-            + strings.into_iter().map(heap).sum::<usize>()
-            + reference(&self.involved_object)
-            + self.related.as_deref().map_or(0, |object| size_of::<ObjectReference>() + reference(object))
-            + rare
+        let related = related.as_deref().map_or(0, |object| size_of::<ObjectReference>() + text_bytes(object));
+        let texts = text_bytes(self) + text_bytes(metadata) + text_bytes(involved_object) + text_bytes(source);
+        size_of::<Self>() + metadata.managed_fields.as_deref().map_or(0, str::len) + texts + related + rare
     }
 }

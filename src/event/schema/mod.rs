@@ -277,10 +277,21 @@ impl Object for ObjectMeta {
     }
 }
 
+/// Returns the texts of an object with their members.
+fn texts<T: Object>(object: &T) -> impl Iterator<Item = (&'static Member<T>, &SmolStr)> {
+    T::members(ApiGroup::Core).iter().filter_map(move |member| {
+        if let Slot::Text(access) = &member.slot { Some((*member, (access.get)(object))) } else { None }
+    })
+}
+
 /// Returns the text in the member of this name in core/v1; `None` where there is no such text.
 pub(super) fn text<'o, T: Object>(object: &'o T, name: &str) -> Option<&'o str> {
-    let member = T::members(ApiGroup::Core).iter().find(|member| member.name(ApiGroup::Core) == name)?;
-    if let Slot::Text(access) = &member.slot { Some((access.get)(object).as_str()) } else { None }
+    texts(object).find(|(member, _)| member.name(ApiGroup::Core) == name).map(|(_, text)| text.as_str())
+}
+
+/// Returns the bytes of an object's texts on the heap, where each has two reference counts beside it.
+pub(super) fn text_bytes<T: Object>(object: &T) -> usize {
+    texts(object).filter(|(_, text)| text.is_heap_allocated()).map(|(_, text)| text.len() + 16).sum()
 }
 
 /// Returns the rarely used members; empty ones if there is no box.

@@ -189,23 +189,12 @@ async fn take_token(auth: &mut AuthInfo) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use serde_json::{Value, json};
 
+    use super::super::tests::write_kubeconfig;
     use super::*;
 
     const START: i64 = 1_772_352_000_000_000_000;
-
-    fn write(path: &Path, server: &str, user: &Value) {
-        let text = json!({
-            "clusters": [{ "name": "c", "cluster": { "server": server } }],
-            "users": [{ "name": "u", "user": user }],
-            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
-            "current-context": "x",
-        });
-        std::fs::write(path, text.to_string()).unwrap();
-    }
 
     /// Returns the token, the one of an exec plugin included.
     fn token(config: &kube::Config, _: Duration) -> Result<String, Error> {
@@ -227,7 +216,7 @@ mod tests {
         async fn start(user: &Value, identity: Identity) -> Self {
             let (folder, clock) = (tempfile::tempdir().unwrap(), Clock::manual(START));
             let path = folder.path().join("kubeconfig");
-            write(&path, "https://kube:6443", user);
+            write_kubeconfig(&path, &json!({ "server": "https://kube:6443" }), user);
             std::fs::write(folder.path().join("token"), "one\n").unwrap();
             let settings = Settings { kubeconfig: Some(path), ..Settings::default() };
             let renewed = Renewed::new(&settings, identity, &clock, token).await.unwrap();
@@ -235,7 +224,7 @@ mod tests {
         }
 
         fn write(&self, server: &str, user: &Value) {
-            write(&self.folder.path().join("kubeconfig"), server, user);
+            write_kubeconfig(&self.folder.path().join("kubeconfig"), &json!({ "server": server }), user);
         }
 
         async fn current(&self) -> String {

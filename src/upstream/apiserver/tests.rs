@@ -1,6 +1,7 @@
 //! The API server as an upstream, over an in-process tower service.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -277,13 +278,19 @@ async fn a_patch_is_passed_through_as_it_came_and_its_warnings_come_back() {
     assert_eq!((patched.event.message.as_str(), patched.warnings), ("n", vec![r#"unknown field "f\""#.to_owned()]));
 }
 
+pub(super) fn write_kubeconfig(path: &Path, cluster: &Value, user: &Value) {
+    let text = json!({
+        "clusters": [{ "name": "c", "cluster": cluster }],
+        "users": [{ "name": "u", "user": user }],
+        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+        "current-context": "x",
+    });
+    std::fs::write(path, text.to_string()).unwrap();
+}
+
 fn kubeconfig(server: &str, user: &Value) -> tempfile::NamedTempFile {
-    let text = format!(
-        "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{server}'}}}}]\nusers: [{{name: u, user: \
-         {user}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n"
-    );
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), text).unwrap();
+    write_kubeconfig(file.path(), &json!({ "server": server }), user);
     file
 }
 

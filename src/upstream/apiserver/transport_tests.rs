@@ -16,6 +16,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Barrier, Notify};
 use tokio::task::JoinSet;
@@ -110,7 +111,7 @@ impl FakeApiserver {
     async fn client(&self, timeout: Duration) -> Apiserver {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("kubeconfig");
-        write_kubeconfig(&path, self.address, "tls-server-name: apiserver.test");
+        write_kubeconfig(&path, self.address, NAME);
         connect(&path, timeout).await.unwrap()
     }
 }
@@ -168,18 +169,18 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
     }
 }
 
-fn write_kubeconfig(path: &Path, address: SocketAddr, more_of_the_cluster: &str) {
+/// The name in the server's certificate.
+const NAME: [&str; 2] = ["tls-server-name", "apiserver.test"];
+
+fn write_kubeconfig(path: &Path, address: SocketAddr, more_of_the_cluster: [&str; 2]) {
     write_kubeconfig_of(path, address, more_of_the_cluster, ["client.crt", "client.key"].map(fixture));
 }
 
-fn write_kubeconfig_of(path: &Path, address: SocketAddr, more_of_the_cluster: &str, [certificate, key]: [String; 2]) {
-    let ca = fixture("ca.crt");
-    let text = format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
-         clusters: [{{name: c, cluster: {{server: 'https://{address}', certificate-authority: '{ca}', {more_of_the_cluster}}}}}]\n\
-         users: [{{name: u, user: {{client-certificate: '{certificate}', client-key: '{key}', token: t}}}}]\n"
-    );
-    std::fs::write(path, text).unwrap();
+fn write_kubeconfig_of(path: &Path, address: SocketAddr, [more, value]: [&str; 2], [certificate, key]: [String; 2]) {
+    let server = format!("https://{address}");
+    let cluster = json!({ "server": server, "certificate-authority": fixture("ca.crt"), more: value });
+    let user = json!({ "client-certificate": certificate, "client-key": key, "token": "t" });
+    super::tests::write_kubeconfig(path, &cluster, &user);
 }
 
 async fn connect(kubeconfig: &Path, timeout: Duration) -> Result<Apiserver, Error> {
@@ -309,7 +310,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
     let server = FakeApiserver::start(&["h2"], |_| Act::Answer).await;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("kubeconfig");
-    write_kubeconfig(&path, server.address, "tls-server-name: other.test");
+    write_kubeconfig(&path, server.address, ["tls-server-name", "other.test"]);
     let client = connect(&path, SOON).await.unwrap();
     assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No));
     assert!(server.seen.lock().requests.is_empty());
@@ -319,14 +320,14 @@ async fn a_certificate_for_another_name_is_not_trusted() {
 async fn proxies_and_impossible_names_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("kubeconfig");
-    let check = async |more: &str, expected: &str| {
+    let check = async |more: [&str; 2], expected: &str| {
         write_kubeconfig(&path, SocketAddr::from(([127, 0, 0, 1], 1)), more);
         assert_eq!(connect(&path, SOON).await.unwrap_err().to_string(), expected);
     };
-    check("tls-server-name: 'a b'", r#"the TLS server name "a b" is not valid"#).await;
+    check(["tls-server-name", "a b"], r#"the TLS server name "a b" is not valid"#).await;
     let proxy = "the API server would be reached through the proxy http://proxy:3128/; proxies are not supported (see NO_PROXY)";
-    check("proxy-url: 'http://proxy:3128'", proxy).await;
-    check("proxy-url: 'http://user:password@proxy:3128'", proxy).await;
+    check(["proxy-url", "http://proxy:3128"], proxy).await;
+    check(["proxy-url", "http://user:password@proxy:3128"], proxy).await;
 }
 
 /// Fault: a client certificate was read at the start only, and after its expiry nothing was written until a restart.
@@ -344,7 +345,7 @@ async fn a_renewed_client_certificate_is_used_without_a_restart() {
     std::fs::copy(fixture("client.crt"), &certificate).unwrap();
     std::fs::copy(fixture("client.key"), &key).unwrap();
     let files = [&certificate, &key].map(|path| path.display().to_string());
-    write_kubeconfig_of(&path, server.address, "tls-server-name: apiserver.test", files);
+    write_kubeconfig_of(&path, server.address, NAME, files);
     let client = connect(&path, SOON).await.unwrap();
     assert!(all_stored(&burst(&client, 1).await));
     let own = rcgen::KeyPair::generate().unwrap();

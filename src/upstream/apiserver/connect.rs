@@ -237,21 +237,23 @@ pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     }
 }
 
+/// An error, of which some types are known.
+type Fault = dyn std::error::Error + 'static;
+
+/// Returns an error and its causes, the innermost last.
+pub(super) fn causes(fault: &Fault) -> impl Iterator<Item = &Fault> {
+    std::iter::successors(Some(fault), |error| error.source())
+}
+
 /// Returns the text of the innermost cause, or of an exec plugin's failure. The outer texts only repeat it, and kube's
 /// has the whole status.
-pub(crate) fn cause_of(fault: &(dyn std::error::Error + 'static)) -> String {
-    let mut innermost = fault;
-    loop {
-        match (innermost.downcast_ref().and_then(plugin), innermost.source()) {
-            (Some(text), _) => return text,
-            (None, Some(cause)) => innermost = cause,
-            (None, None) => return words(innermost),
-        }
-    }
+pub(crate) fn cause_of(fault: &Fault) -> String {
+    let of_plugin = causes(fault).find_map(|error| error.downcast_ref().and_then(plugin));
+    of_plugin.unwrap_or_else(|| causes(fault).last().map_or_else(String::new, words))
 }
 
 /// Returns the text of a cause, in words of an API server and not of kube's.
-fn words(error: &(dyn std::error::Error + 'static)) -> String {
+fn words(error: &Fault) -> String {
     match error.downcast_ref::<Box<Status>>() {
         // kube's reason for an answer that is no Status.
         Some(status) if status.reason == "Failed to parse error data" => {
@@ -265,20 +267,20 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 /// Classifies an error by whether the request was sent. In doubt it may have been carried out.
-pub(super) fn classify(fault: &(dyn std::error::Error + 'static)) -> Failure {
-    let mut next = Some(fault);
+pub(super) fn classify(fault: &Fault) -> Failure {
+    let is_refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+    let is_unsent = |error: &Fault| {
+        error.is::<NoConnection>()
+            || error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
+            || error.downcast_ref().is_some_and(is_refused)
+    };
     let mut classified: fn(String) -> Failure = Failure::Lost;
-    while let Some(error) = next {
-        let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+    for error in causes(fault) {
         if error.is::<AuthError>() {
             classified = Failure::NoCredentials;
-        } else if error.is::<NoConnection>()
-            || error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
-            || error.downcast_ref().is_some_and(refused)
-        {
+        } else if is_unsent(error) {
             classified = Failure::NotSent;
         }
-        next = error.source();
     }
     classified(cause_of(fault))
 }

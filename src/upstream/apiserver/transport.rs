@@ -24,7 +24,7 @@ use tokio::sync::OnceCell;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt as _};
 
-use super::connect::Error;
+use super::connect::{Error, causes};
 
 pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
@@ -103,7 +103,7 @@ where
             return Ok(self.http1.request(request).await?);
         }
         let result = self.http2.request(request).await;
-        if result.as_ref().is_err_and(|fault| is_not_http2(fault)) {
+        if result.as_ref().is_err_and(|fault| causes(fault).any(|error| error.is::<NotHttp2>())) {
             self.multiplexes.store(Arc::default());
         }
         Ok(result?)
@@ -122,16 +122,12 @@ where
 /// Whether the API server has not processed a request that it received (RFC 9113, 8.7): it closes the connection with a
 /// GOAWAY, as `--goaway-chance` and its stop make it, or has no room for the stream.
 pub(super) fn is_unprocessed(fault: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(fault), |error| error.source()).any(|error| {
+    causes(fault).any(|error| {
         // The `h2` crate gives the error of a GOAWAY only to streams that it leaves unprocessed; hyper rarely also to one
         // that is sent just then.
         let of_stream = |error: &h2::Error| error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
         error.downcast_ref::<h2::Error>().is_some_and(|error| error.is_remote() && of_stream(error))
     })
-}
-
-fn is_not_http2(fault: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(fault), |error| error.source()).any(|error| error.is::<NotHttp2>())
 }
 
 /// The protocols that are offered to the API server.

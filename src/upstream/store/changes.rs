@@ -103,16 +103,12 @@ impl Store {
         let mut seen = Seen { revision, ..Seen::default() };
         for change in self.changes_since(revision)?.take(CHANGES_MAX) {
             seen.revision = change.revision;
-            if namespace.is_none_or(|namespace| is_in(namespace, &change.key)) {
+            if namespace.is_none_or(|namespace| change.key.split_once('/').is_some_and(|(of, _)| of == namespace)) {
                 seen.events.extend(shown(change, options));
             }
         }
         Ok(seen)
     }
-}
-
-fn is_in(namespace: &str, key: &str) -> bool {
-    key.strip_prefix(namespace).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Returns the event that a change makes for a watch: an event that starts to match is added. One that no longer

@@ -179,19 +179,16 @@ impl Store {
         self.settings.namespaces.contains(namespace)
     }
 
-    /// Removes expired events and returns their number. Every operation does so first. Also call it from time to time, so
-    /// that an idle store shrinks and watches show the deletions.
-    pub fn expire(&mut self, now: Now) -> usize {
-        let mut expired = 0;
+    /// Removes expired events. Every operation does so first. Also call it from time to time, so that an idle store
+    /// shrinks and watches show the deletions.
+    pub fn expire(&mut self, now: Now) {
         while let Some((&(expires, _), key)) = self.by_expiry.first_key_value() {
             if expires > now.mono {
                 break;
             }
             let key = Arc::clone(key);
             self.remove(&key);
-            expired += 1;
         }
-        expired
     }
 
     /// Returns the changes after `revision`, oldest first.
@@ -218,12 +215,7 @@ impl Store {
         self.revision
     }
 
-    /// Returns the number of stored events, with those that expired since the last operation.
-    pub fn len(&self) -> usize {
-        self.events.len()
-    }
-
-    /// Whether the store is empty.
+    /// Whether the store is empty; events that expired since the last operation count.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }

@@ -75,9 +75,7 @@ impl Occurrences {
 
     /// Adds all of `other`.
     pub fn merge(&mut self, other: Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            *mine += theirs;
-        }
+        add_each(&mut self.0, other.0);
     }
 
     /// Returns the number of occurrences that show in this way.
@@ -298,14 +296,14 @@ impl Balance {
         self.ledger.received += other.ledger.received;
         self.ledger.moved += other.ledger.moved;
         self.ledger.written.merge(other.ledger.written);
-        for (mine, theirs) in self.ledger.rejected.iter_mut().zip(other.ledger.rejected) {
-            *mine += theirs;
-        }
-        for (mine, theirs) in self.ledger.lost.iter_mut().zip(other.ledger.lost) {
-            *mine += theirs;
-        }
-        for (mine, theirs) in self.waiting.iter_mut().zip(other.waiting) {
-            *mine += theirs;
-        }
+        add_each(&mut self.ledger.rejected, other.ledger.rejected);
+        add_each(&mut self.ledger.lost, other.ledger.lost);
+        add_each(&mut self.waiting, other.waiting);
+    }
+}
+
+fn add_each<const N: usize>(mine: &mut [u64; N], theirs: [u64; N]) {
+    for (mine, theirs) in mine.iter_mut().zip(theirs) {
+        *mine += theirs;
     }
 }

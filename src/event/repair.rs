@@ -35,23 +35,23 @@ pub enum Objection<'a> {
 }
 
 impl Objection<'_> {
+    /// Returns the fields; none if the whole event is meant.
+    const fn fields(&self) -> &[&str] {
+        match self {
+            Self::Fields(fields) => fields,
+            Self::TooLarge => &[],
+        }
+    }
+
     /// Whether one of the fields is among `fields`.
     fn is_about(&self, fields: &[&str]) -> bool {
-        match self {
-            Self::Fields(named) => named.iter().any(|field| fields.contains(field)),
-            Self::TooLarge => false,
-        }
+        self.fields().iter().any(|field| fields.contains(field))
     }
 
     /// Whether one of the fields is `parent` or a member of it.
     fn is_within(&self, parent: &str) -> bool {
-        let is_member = |field: &str| {
-            field.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-        };
-        match self {
-            Self::Fields(named) => named.iter().any(|field| is_member(field)),
-            Self::TooLarge => false,
-        }
+        let is_member = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
+        self.fields().iter().any(|field| field.strip_prefix(parent).is_some_and(is_member))
     }
 }
 

@@ -185,11 +185,8 @@ pub(crate) fn text(value: &str, out: &mut Vec<u8>) {
         out.push(b'"');
         return;
     }
-    let start = out.len();
-    let written = serde_json::to_writer(&mut *out, value);
-    debug_assert!(written.is_ok(), "writing to memory cannot fail");
-    let plain = out.split_off(start);
-    escape(&String::from_utf8_lossy(&plain), out);
+    // A text cannot fail to be written.
+    escape(&serde_json::to_string(value).unwrap_or_default(), out);
 }
 
 /// Whether JSON contains this byte unescaped in any string; most strings of an event have no other bytes.

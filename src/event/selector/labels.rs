@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::iter::Peekable;
+use std::vec::IntoIter;
 
 use smol_str::SmolStr;
 
@@ -40,7 +42,7 @@ impl LabelSelector {
     /// # Errors
     /// 400 for an invalid selector.
     pub fn parse(text: &str) -> Result<Self, Status> {
-        let mut parser = Parser { tokens: tokens(text), position: 0 };
+        let mut parser = Parser(tokens(text).into_iter().peekable());
         let refused = |fault| Status::bad_request(format!("labelSelector: {fault}"));
         parser.selector().map(|requirements| Self { requirements }).map_err(refused)
     }
@@ -113,21 +115,17 @@ fn is_word(token: &str) -> bool {
     !token.is_empty() && !token.starts_with(['=', '!', '(', ')', ',', '>', '<'])
 }
 
-struct Parser<'t> {
-    tokens: Vec<&'t str>,
-    position: usize,
-}
+struct Parser<'t>(Peekable<IntoIter<&'t str>>);
 
 impl<'t> Parser<'t> {
-    /// Returns the next token; an empty one at the end.
-    fn peek(&self) -> &'t str {
-        self.tokens.get(self.position).copied().unwrap_or_default()
+    /// Returns the next token, which stays; an empty one at the end.
+    fn peek(&mut self) -> &'t str {
+        self.0.peek().copied().unwrap_or_default()
     }
 
+    /// Takes the next token; an empty one at the end.
     fn next(&mut self) -> &'t str {
-        let token = self.peek();
-        self.position = self.position.saturating_add(1);
-        token
+        self.0.next().unwrap_or_default()
     }
 
     fn selector(&mut self) -> Result<Vec<Requirement>, String> {

@@ -444,6 +444,14 @@ fn what_grows_has_a_limit_that_is_written_down() {
     report("a queue or map has a `LIMIT:` comment that says what happens at the limit", &faults);
 }
 
+/// Fault: the secret of the callers' caches came from `fastrand`, whose seed is the time of the start.
+#[test]
+fn no_secret_comes_from_fastrand() {
+    let is_wrong = |file: &File| file.code().contains("KeySecret(fastrand");
+    let faults: Vec<String> = sources().into_iter().filter(is_wrong).map(|file| file.path).collect();
+    report("a secret comes from the operating system", &faults);
+}
+
 #[test]
 fn a_todo_names_its_issue() {
     let word = ["TO", "DO"].concat();

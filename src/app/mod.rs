@@ -158,7 +158,7 @@ impl App {
         let (shadow, runner) = Shadow::new(shards.clone(), self::secret()?);
         let monitor = Monitor::new(config.gate, &registry);
         let metrics = Metrics::new(&registry);
-        let access = access(&config, &upstream, shards.clock().clone(), &registry);
+        let access = access(&config, &upstream, shards.clock().clone(), &registry)?;
         let mode = match upstream {
             Upstream::Apiserver(_) => config.upstream.history,
             Upstream::Embedded(_) => history::Mode::Off,
@@ -454,7 +454,7 @@ impl App {
 }
 
 /// Creates the access control of the listener; it asks the apiserver, if that is the upstream.
-fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registry) -> Access {
+fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registry) -> Result<Access, Error> {
     let ask: access::Ask = match upstream {
         Upstream::Apiserver(apiserver) => {
             let apiserver = apiserver.clone();
@@ -468,8 +468,7 @@ fn access(config: &Config, upstream: &Upstream, clock: Clock, registry: &Registr
             Box::pin(std::future::ready(Err(status)))
         }),
     };
-    let secret = KeySecret(fastrand::u64(..), fastrand::u64(..));
-    Access::new(config.access.clone(), ask, clock, secret, access::Metrics::new(registry))
+    Ok(Access::new(config.access.clone(), ask, clock, secret()?, access::Metrics::new(registry)))
 }
 
 /// Returns this process's name on the records that it writes, unique among all processes.

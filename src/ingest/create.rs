@@ -36,8 +36,8 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let media = decode::media(&asked.headers)?;
     let options = options::of_write("CreateOptions", asked.query()).map_err(Rejection::invalid)?;
     let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
-    let Decoded { mut event, strict_faults, .. } = decode::event(asked.group, media, &body, options.validation)?;
-    *warnings = options.warnings(strict_faults);
+    let Decoded { mut event, warnings: of_members } = decode::event(asked.group, media, &body, options.validation)?;
+    *warnings = of_members;
     let repairs = validate_new(face, asked.group, &asked.namespace, &mut event)
         .inspect_err(|fault| face.note_rejection(&event, 1, fault))?;
     warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));

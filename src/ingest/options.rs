@@ -28,16 +28,6 @@ pub(super) struct Options {
     pub(super) dry_run: bool,
 }
 
-impl Options {
-    /// Returns the warnings for the client.
-    pub(super) fn warnings(self, faults: Vec<String>) -> Vec<String> {
-        match self.validation {
-            FieldValidation::Warn => faults,
-            FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
-        }
-    }
-}
-
 /// Faults of options, reported together.
 #[derive(Debug, Default)]
 pub(super) struct Faults(Vec<StatusCause>);

@@ -11,6 +11,7 @@ use super::form::Form;
 use super::rejection::StatusError;
 use super::{Face, ack, aliases, decode, options, respond};
 use crate::access::Extent;
+use crate::event::json::Decoded;
 use crate::event::{Event, validate};
 use crate::outbox::Line;
 use crate::status::Status;
@@ -29,9 +30,8 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let options = options::of_write("UpdateOptions", asked.query())?;
     let media = decode::media(&asked.headers)?;
     let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
-    let decoded = decode::event(*group, media, &body, options.validation)?;
-    *warnings = options.warnings(decoded.strict_faults);
-    let mut event = decoded.event;
+    let Decoded { mut event, warnings: of_members } = decode::event(*group, media, &body, options.validation)?;
+    *warnings = of_members;
     validate::adopt_path(&mut event, namespace, name).map_err(Status::from)?;
     let caller = asked.caller.as_ref();
     let note = |status: &Status| {

@@ -31,9 +31,9 @@ use read::Pass;
 pub struct Decoded {
     /// The event. Its `type_meta` is set when the body had a kind or an apiVersion.
     pub event: Event,
-    /// The unknown and duplicate members, which strict decoding refuses, in the order of the document. In the API
-    /// server's words: `unknown field "metadata.extra"`.
-    pub strict_faults: Vec<String>,
+    /// Warnings for the client, if it asks for them: the unknown and duplicate members in the order of the document, in
+    /// the API server's words: `unknown field "metadata.extra"`.
+    pub warnings: Vec<String>,
 }
 
 /// How a client's request treats unknown and duplicate members (`fieldValidation`).
@@ -65,7 +65,7 @@ pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Resu
     {
         return Err(Status::bad_request(format!("the body is not JSON: {error}")).into());
     }
-    let Pass { stated: [kind, api_version], fault_at, strict: strict_faults, .. } = pass;
+    let Pass { stated: [kind, api_version], fault_at, strict, .. } = pass;
     check_kind(group, &kind, &api_version)?;
     if let Err(error) = read {
         // The path replaces line and column, because a client does not know the document that its patch resulted in.
@@ -76,13 +76,14 @@ pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Resu
             at => format!("{at}: {fault}"),
         }));
     }
-    if validation == FieldValidation::Strict && !strict_faults.is_empty() {
-        return Err(unhandled(&format!("strict decoding error: {}", strict_faults.join(", "))));
+    if validation == FieldValidation::Strict && !strict.is_empty() {
+        return Err(unhandled(&format!("strict decoding error: {}", strict.join(", "))));
     }
     if !(kind.is_empty() && api_version.is_empty()) {
         event.type_meta = Some(group);
     }
-    Ok(Decoded { event, strict_faults })
+    let warnings = if validation == FieldValidation::Warn { strict } else { Vec::new() };
+    Ok(Decoded { event, warnings })
 }
 
 /// Decodes as [`decode`] does, but ignores strict faults.

@@ -76,7 +76,7 @@ fn null_is_no_value_and_the_last_duplicate_wins() {
     assert_eq!(rare.finalizers, ["z"]);
     let expected =
         ["reason", "source", "series", "count", "metadata.finalizers"].map(|f| format!("duplicate field \"{f}\""));
-    assert_eq!(decoded.strict_faults, expected);
+    assert_eq!(decoded.warnings, expected);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn strict_faults_have_full_paths_and_are_reported_once() {
     let body = br#"{"x":1,"x":2,"metadata":{"ownerReferences":[{},{"y":[1],"uid":"a","uid":"b"}],"managedFields":[{"z":0}]},"KIND":"Event"}"#;
     let decoded = decode(ApiGroup::Core, body, FieldValidation::Warn).unwrap();
     assert_eq!(
-        decoded.strict_faults,
+        decoded.warnings,
         [
             "unknown field \"x\"",
             "unknown field \"metadata.ownerReferences[1].y\"",

@@ -10,7 +10,7 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-use super::json::{self, FieldValidation};
+use super::json::{self, Decoded, FieldValidation};
 use super::{ApiGroup, Event, validate};
 use crate::status::{Status, StatusCause, StatusDetails};
 
@@ -80,15 +80,13 @@ pub fn apply(
         (PatchType::Merge | PatchType::StrategicMerge, _) => return Err(unreadable("it is not an object")),
     }
     let text = document.to_string();
-    let decoded =
-        json::decode(group, text.as_bytes(), FieldValidation::Ignore).map_err(|error| no_event(&error.message))?;
-    let mut unknown = decoded.strict_faults;
+    let decoded = json::decode(group, text.as_bytes(), FieldValidation::Warn);
+    let Decoded { mut event, warnings: mut unknown } = decoded.map_err(|error| no_event(&error.message))?;
     unknown.sort_unstable();
     faults.extend(unknown);
     if validation == FieldValidation::Strict && !faults.is_empty() {
         return Err(no_event(&format!("strict decoding error: {}", faults.join(", "))));
     }
-    let mut event = decoded.event;
     validate::adopt_path(&mut event, &current.metadata.namespace, &current.metadata.name)?;
     let warnings = if validation == FieldValidation::Warn { faults } else { Vec::new() };
     Ok(Patched { event, warnings })

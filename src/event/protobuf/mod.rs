@@ -24,8 +24,7 @@ use super::{ApiGroup, Event};
 use crate::status::Status;
 use envelope::Envelope;
 
-/// Decodes a request's body in `group`. Ignores unknown fields, whatever `fieldValidation` is: `strict_faults` is
-/// always empty.
+/// Decodes a request's body in `group`. Ignores unknown fields, whatever `fieldValidation` is, without a warning.
 ///
 /// # Errors
 /// The apiserver's 400 for a body that is not protobuf of Kubernetes, is truncated, or has another kind or version.
@@ -37,7 +36,7 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<Status>> {
     if !(envelope.kind.is_empty() && envelope.api_version.is_empty()) {
         event.type_meta = Some(group);
     }
-    Ok(Decoded { event, strict_faults: Vec::new() })
+    Ok(Decoded { event, warnings: Vec::new() })
 }
 
 /// Decodes an `EventList`. Ignores its kind and apiVersion.

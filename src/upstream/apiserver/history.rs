@@ -161,7 +161,7 @@ fn impatient(
             let (exchange, page, listed) = (exchange.clone(), Arc::clone(&page), Arc::clone(&listed));
             let (watching, clock) = (Arc::clone(&watching), clock.clone());
             async move {
-                let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                let is_watch = is_watch(&request);
                 if is_watch {
                     // The list is complete.
                     page.store(PAGE, Ordering::Relaxed);
@@ -191,6 +191,10 @@ fn impatient(
         }),
         "default",
     )
+}
+
+fn is_watch(request: &Request<Body>) -> bool {
+    request.uri().query().is_some_and(|query| query.contains("watch=true"))
 }
 
 /// Returns the token of the page that a request asks for; `None` for the first page.
@@ -252,6 +256,8 @@ mod tests {
     use super::super::Settings;
     use super::*;
 
+    const LIST: &str = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
+
     fn behind<S>(service: S, clock: Clock) -> Apiserver
     where
         S: tower::Service<Request<Body>, Response = Response<AnswerBody>, Error = BoxError, Future: Send>,
@@ -275,10 +281,8 @@ mod tests {
         let (watches, clock) = (Arc::new(AtomicU32::new(0)), Clock::manual(0));
         let (begun, time) = (Arc::clone(&watches), clock.clone());
         let answer = move |request: Request<Body>| {
-            let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let body = match is_watch.then(|| begun.fetch_add(1, Ordering::Relaxed)) {
-                None => list,
+            let body = match is_watch(&request).then(|| begun.fetch_add(1, Ordering::Relaxed)) {
+                None => LIST,
                 // It lasts long enough.
                 Some(0) => "",
                 Some(1..=8) => "\n",
@@ -306,12 +310,10 @@ mod tests {
         let clock = Clock::manual(0);
         let time = clock.clone();
         let answer = move |request: Request<Body>| {
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
             let message = r"\u003c".repeat(3 << 19);
             let event = format!(r#"{{"metadata":{{"name":"a","resourceVersion":"8"}},"message":"{message}"}}"#);
             let added = format!("{{\"type\":\"ADDED\",\"object\":{event}}}\n");
-            let body = if is_watch { added } else { list.to_owned() };
+            let body = if is_watch(&request) { added } else { LIST.to_owned() };
             time.advance(WATCH_MIN);
             let pieces: Vec<_> = body.into_bytes().chunks(1 << 16).map(Bytes::copy_from_slice).collect();
             let pieces = stream::iter(pieces).map(|piece| Ok::<_, BoxError>(Frame::data(piece)));
@@ -339,11 +341,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_watch_that_is_refused_as_too_old_leads_to_a_list() {
         let answer = |request: Request<Body>| {
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-            let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
             let gone = Status::new(410, "Expired", "too old resource version: 7 (9)").to_json();
-            let mut answer = Response::new(boxed(Body::from(if is_watch { gone } else { list.into() })));
-            if is_watch {
+            let mut answer = Response::new(boxed(Body::from(if is_watch(&request) { gone } else { LIST.into() })));
+            if is_watch(&request) {
                 *answer.status_mut() = StatusCode::GONE;
             }
             async move { Ok::<_, BoxError>(answer) }
@@ -367,8 +367,7 @@ mod tests {
                 None => 17,
             };
             let long = stream::iter((0..pieces).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 1 << 20])))));
-            let list = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
-            let list = stream::iter((pieces == 0).then(|| Ok::<_, BoxError>(Frame::data(Bytes::from(list)))));
+            let list = stream::iter((pieces == 0).then(|| Ok::<_, BoxError>(Frame::data(Bytes::from(LIST)))));
             seen.lock().push(query);
             async move {
                 Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(

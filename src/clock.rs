@@ -66,10 +66,9 @@ pub struct Clock(Source);
 
 #[derive(Debug, Clone)]
 enum Source {
-    /// The system's clocks; the monotonic one counts from here.
-    System(tokio::time::Instant),
-    /// tokio's clock, which tests pause and advance, with the wall time at its start.
-    Tokio(tokio::time::Instant, i64),
+    /// tokio's clock, which tests pause and advance; monotonic time counts from here. The wall clock is the system's, or
+    /// follows tokio's from this time on.
+    Tokio(tokio::time::Instant, Option<i64>),
     /// A manual clock: the wall time at the start, and nanoseconds since.
     Manual(i64, Arc<watch::Sender<i64>>),
 }
@@ -78,14 +77,14 @@ impl Clock {
     /// Returns the system's clocks.
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn system() -> Self {
-        Self(Source::System(tokio::time::Instant::now()))
+        Self(Source::Tokio(tokio::time::Instant::now(), None))
     }
 
     /// Returns a clock that starts at `wall` (unix nanoseconds) and follows tokio's clock, which tests pause and
     /// advance.
     #[expect(clippy::disallowed_methods, reason = "the one reader of time")]
     pub fn simulated(wall: i64) -> Self {
-        Self(Source::Tokio(tokio::time::Instant::now(), wall))
+        Self(Source::Tokio(tokio::time::Instant::now(), Some(wall)))
     }
 
     /// Returns a clock that starts at `wall` (unix nanoseconds) and moves only by [`advance`](Self::advance).
@@ -105,13 +104,10 @@ impl Clock {
     pub fn now(&self) -> Now {
         let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
         match &self.0 {
-            Source::System(start) => {
-                let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, nanos);
-                Now { wall, mono: Mono(nanos(start.elapsed())) }
-            }
-            Source::Tokio(start, wall) => {
+            Source::Tokio(start, begun) => {
                 let mono = nanos(start.elapsed());
-                Now { wall: wall.saturating_add(mono), mono: Mono(mono) }
+                let system = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, nanos);
+                Now { wall: begun.map_or_else(system, |wall| wall.saturating_add(mono)), mono: Mono(mono) }
             }
             Source::Manual(wall, elapsed) => {
                 let mono = *elapsed.borrow();
@@ -123,7 +119,7 @@ impl Clock {
     /// Waits until `mono`; returns at once if it has passed.
     pub async fn sleep_until(&self, mono: Mono) {
         match &self.0 {
-            Source::System(start) | Source::Tokio(start, _) => {
+            Source::Tokio(start, _) => {
                 let since_start = Duration::from_nanos(mono.0.max(0).unsigned_abs());
                 tokio::time::sleep_until(*start + since_start).await;
             }

@@ -9,7 +9,8 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Deserialize;
+use serde::Deserialize as _;
+use serde_json::Value;
 
 use super::Verb;
 use crate::outbox::{Answer, Applied, Fault, Refusal, RefusalReason, Retry};
@@ -68,12 +69,13 @@ impl Denial {
     /// Parses an answer other than 2xx.
     pub(super) fn read(code: StatusCode, headers: &http::HeaderMap, body: &[u8]) -> Self {
         // Not every refusal has a Status: 429 is plain text, and 504 a Status with Content-Type text/plain.
-        let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| {
+        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+        let mut status = Status::deserialize(&document).unwrap_or_else(|_| {
             let text = String::from_utf8_lossy(body);
             Status::new(0, "", if text.trim().is_empty() { code.to_string() } else { text.trim().to_owned() })
         });
-        let head: Head = serde_json::from_slice(body).unwrap_or_default();
-        let is_status = head.kind == "Status" && head.status == "Failure" && status.code == code.as_u16();
+        let has = |name: &str, text: &str| document.get(name).and_then(Value::as_str) == Some(text);
+        let is_status = has("kind", "Status") && has("status", "Failure") && status.code == code.as_u16();
         status.code = code.as_u16();
         status.message = shorten(status.message);
         let header = headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
@@ -91,15 +93,6 @@ impl From<Status> for Box<Denial> {
     fn from(status: Status) -> Self {
         Self::new(Denial::new(status, true, None))
     }
-}
-
-/// The members that distinguish a Status from other documents.
-#[derive(Deserialize, Default)]
-struct Head {
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    status: String,
 }
 
 /// Classifies a failure. This is the table.

@@ -284,7 +284,7 @@ impl Delivery {
     /// Returns the next write whose breaker is closed or has to be probed, and postpones the records of open breakers.
     fn next(&mut self, now: Now) -> Next {
         for _ in 0..POSTPONED_MAX {
-            let Some((shard, write)) = self.next_write(now) else { return Next::Nothing };
+            let Some((shard, write)) = self.next_write() else { return Next::Nothing };
             let scope = Scope::of(&write.request);
             match self.breakers.acquire(&scope, now.mono) {
                 Ok(()) => return Next::Write(shard, write, scope),
@@ -296,7 +296,7 @@ impl Delivery {
 
     /// Returns the next write, round-robin over the shards. Shards with a Warning have priority, except every eighth
     /// time.
-    fn next_write(&mut self, now: Now) -> Option<(usize, Write)> {
+    fn next_write(&mut self) -> Option<(usize, Write)> {
         let count = self.shards.count();
         let turns = || (0..count).map(|offset| (self.turn + offset) % count);
         let is_normal_due = self.warnings + 1 >= NORMAL_TURN;
@@ -305,7 +305,7 @@ impl Delivery {
         });
         let found = first.map(|index| (index, true)).chain(turns().map(|index| (index, false))).find_map(
             |(index, is_first)| {
-                let write = self.shards.next_write(index, now)?;
+                let write = self.shards.with(index, Shard::next_write)?;
                 Some((index, is_first, write))
             },
         );

@@ -64,12 +64,9 @@ impl Shards {
     ) -> Result<(Accepted, Writer), Unable> {
         let prepared = Prepared::new(self.0.secret, &event, policy, caller);
         let shard = &self.0.shards[self.shard_of_source(prepared.source)];
-        let mut shard = shard.try_lock_for(limit).ok_or(Unable::Late)?;
+        let shard = shard.try_lock_for(limit).ok_or(Unable::Late)?;
         self.0.mirror.show(&event, occurrences);
-        let now = self.0.clock.now();
-        let admitted = shard.admit(&prepared, event, occurrences, as_it_is, now);
-        self.hand_on(&mut shard, now);
-        drop(shard);
+        let admitted = self.change(shard, |shard, now| shard.admit(&prepared, event, occurrences, as_it_is, now));
         if admitted.as_ref().is_ok_and(|(accepted, _)| accepted.wakes_delivery) {
             self.wake();
         }

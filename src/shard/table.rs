@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
 use super::prepared::Prepared;
@@ -19,7 +19,7 @@ use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
 use crate::explain::Tap;
 use crate::ledger::{Balance, LostReason, RejectReason};
-use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket, Write};
+use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
 
 /// LIMIT: events of a batch that are accepted under one lock, while all other callers wait for it.
 const UNDER_ONE_LOCK: usize = 32;
@@ -57,6 +57,15 @@ impl Drop for Waiting {
 pub(super) struct Waiters {
     next: u64,
     pub(super) senders: HashMap<Ticket, oneshot::Sender<Fate>>,
+}
+
+impl Waiters {
+    fn add(&mut self, sender: oneshot::Sender<Fate>) -> Ticket {
+        self.next += 1;
+        let ticket = Ticket(self.next);
+        self.senders.insert(ticket, sender);
+        ticket
+    }
 }
 
 #[derive(Debug)]
@@ -155,11 +164,8 @@ impl Shards {
     ) -> Result<Accepted, Full> {
         self.0.mirror.show(&event, occurrences);
         let prepared = Prepared::new(self.0.secret, &event, policy, caller);
-        let mut shard = self.0.shards[self.shard_of_source(prepared.source)].lock();
-        let now = self.0.clock.now();
-        let accepted = shard.accept_prepared(&prepared, event, occurrences, now);
-        self.hand_on(&mut shard, now);
-        drop(shard);
+        let index = self.shard_of_source(prepared.source);
+        let accepted = self.with(index, |shard, now| shard.accept_prepared(&prepared, event, occurrences, now));
         if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
             self.wake();
         }
@@ -185,13 +191,12 @@ impl Shards {
         order.sort_unstable();
         let mut results = vec![Err(Full); events.len()];
         for group in order.chunk_by(|one, next| one.0 == next.0).flat_map(|group| group.chunks(UNDER_ONE_LOCK)) {
-            let mut shard = self.0.shards[group[0].0].lock();
-            let now = self.0.clock.now();
-            for &(_, place) in group {
-                let (event, occurrences) = std::mem::take(&mut events[place]);
-                results[place] = shard.accept_prepared(&prepared[place], event, occurrences, now);
-            }
-            self.hand_on(&mut shard, now);
+            self.with(group[0].0, |shard, now| {
+                for &(_, place) in group {
+                    let (event, occurrences) = std::mem::take(&mut events[place]);
+                    results[place] = shard.accept_prepared(&prepared[place], event, occurrences, now);
+                }
+            });
         }
         if results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
             self.wake();
@@ -214,30 +219,25 @@ impl Shards {
         self.0.mirror.show(&event, occurrences);
         let prepared = Prepared::new(self.0.secret, &event, policy, caller);
         let index = self.shard_of_source(prepared.source);
-        let mut shard = self.0.shards[index].lock();
-        let now = self.0.clock.now();
-        let accepted = shard.accept_prepared(&prepared, event, occurrences, now)?;
-        self.hand_on(&mut shard, now);
-        let waiting = accepted.record.map(|record| {
-            let (sender, fate) = oneshot::channel();
-            let mut waiters = self.0.waiters.lock();
-            waiters.next += 1;
-            let ticket = Ticket(waiters.next);
-            waiters.senders.insert(ticket, sender);
-            // Without correlation, a taken name is a conflict, as it is for the API server.
-            let on_taken = match accepted.correlation {
-                Correlation::On => OnTaken::Rename,
-                Correlation::Off => OnTaken::Refuse,
-            };
-            drop(waiters);
-            shard.outbox.await_write(record, ticket, on_taken);
-            Waiting { shards: self.clone(), shard: index, record, ticket, fate }
+        let result = self.with(index, |shard, now| {
+            let accepted = shard.accept_prepared(&prepared, event, occurrences, now)?;
+            let waiting = accepted.record.map(|record| {
+                let (sender, fate) = oneshot::channel();
+                let ticket = self.0.waiters.lock().add(sender);
+                // Without correlation, a taken name is a conflict, as it is for the API server.
+                let on_taken = match accepted.correlation {
+                    Correlation::On => OnTaken::Rename,
+                    Correlation::Off => OnTaken::Refuse,
+                };
+                shard.outbox.await_write(record, ticket, on_taken);
+                Waiting { shards: self.clone(), shard: index, record, ticket, fate }
+            });
+            Ok((accepted, waiting))
         });
-        drop(shard);
-        if accepted.wakes_delivery {
-            self.0.wake.notify_one();
+        if result.as_ref().is_ok_and(|(accepted, _)| accepted.wakes_delivery) {
+            self.wake();
         }
-        Ok((accepted, waiting))
+        result
     }
 
     /// Applies the answer to a write of one shard, and notifies the clients that waited for it.
@@ -285,8 +285,12 @@ impl Shards {
 
     /// Runs `act` on one shard.
     pub fn with<T>(&self, index: usize, act: impl FnOnce(&mut Shard, Now) -> T) -> T {
+        self.change(self.0.shards[index].lock(), act)
+    }
+
+    /// Runs `act` on a locked shard. The clock is read under the lock, so that its time is not older than the wait.
+    pub(super) fn change<T>(&self, mut shard: MutexGuard<'_, Shard>, act: impl FnOnce(&mut Shard, Now) -> T) -> T {
         let now = self.0.clock.now();
-        let mut shard = self.0.shards[index].lock();
         let result = act(&mut shard, now);
         self.hand_on(&mut shard, now);
         result
@@ -322,14 +326,6 @@ impl Shards {
         })
     }
 
-    /// Returns the next request of one shard, if any.
-    pub fn next_write(&self, index: usize, now: Now) -> Option<Write> {
-        let mut shard = self.0.shards[index].lock();
-        let write = shard.next_write(now);
-        self.hand_on(&mut shard, now);
-        write
-    }
-
     /// Runs `see` on one shard, without changing it.
     pub fn look<T>(&self, index: usize, see: impl FnOnce(&Shard) -> T) -> T {
         see(&self.0.shards[index].lock())
@@ -339,7 +335,7 @@ impl Shards {
     /// persist. Called at the end of each change.
     ///
     /// Locks of several shards are taken in ascending order, but that of the shard with the storm records last.
-    pub(super) fn hand_on(&self, shard: &mut Shard, now: Now) {
+    fn hand_on(&self, shard: &mut Shard, now: Now) {
         if shard.outbox.is_leaving() && shard.hand_over(&mut self.0.shards[HOME].lock(), now) {
             self.wake();
         }
@@ -376,13 +372,13 @@ impl Shards {
         self.each(|shard, now| shard.reload(settings.clone(), &before, &policy, now));
         // Each shard evicts in turn, so that none evicts more than the others.
         while self.0.shards.iter().filter(|shard| shard.lock().trim()).count() > 0 {}
-        self.0.wake.notify_one();
+        self.wake();
     }
 
     /// Sends writes without waiting for tokens or intervals from now on.
     pub fn drain(&self) {
         self.each(Shard::drain);
-        self.0.wake.notify_one();
+        self.wake();
     }
 
     /// Gives up the unsettled records; they count as lost. The shard with the storm records is the last one, because a
@@ -450,7 +446,7 @@ mod tests {
     use super::*;
     use crate::correlator::{self, Rate};
     use crate::ledger::LostReason;
-    use crate::outbox::{Applied, Fault, Request, Retry};
+    use crate::outbox::{Applied, Fault, Request, Retry, Write};
 
     /// An event of one of a few sources, about one of a few objects, with one of a few messages.
     fn event((source, object, message): (u8, u8, u8)) -> Event {

@@ -74,10 +74,10 @@ impl Class {
     }
 }
 
-/// Priority of a record for its budget's next token.
+/// Priority of a record for the next token of its budget or group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// The digest: one write shows many.
+    /// The digest or storm record: one write shows many.
     Digest,
     /// A record that the upstream has never shown.
     NeverShown,
@@ -85,7 +85,7 @@ pub(super) enum Rank {
     Shown,
 }
 
-/// Position of a record in its budget: by rank, then Warning first, then the longest wait.
+/// Position of a record in its budget or group: by rank, then Warning first, then the longest wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order {
     pub(super) rank: Rank,

@@ -89,7 +89,7 @@ pub(super) struct Groups {
     // and class. The shard with the storm records also has the groups of the other shards' storm records.
     waiting: HashMap<Key, Group, BuildKeyHasher>,
     /// Groups that had a token when they were filed. Sources take turns, so that one with many groups delays no other.
-    turns: Ready,
+    pub(super) turns: Ready,
 }
 
 /// Never-written records of a group that fold, for the shard that has the group's storm record.
@@ -121,11 +121,9 @@ struct Group {
     /// Records that were never written and can fold.
     // LIMIT: `WAITING_MAX`.
     never: BTreeSet<Order>,
-    /// Records with later writes.
+    /// The storm record, if it waits, and records with later writes.
     // LIMIT: `max_records`.
     owed: BTreeSet<Order>,
-    /// The storm record, if it waits. It takes the first token.
-    storm: Option<Order>,
     /// When a record last folded; `None` without a storm.
     folded: Option<Mono>,
     /// Whether this shard has the storm record; one shard has those of all.
@@ -189,22 +187,11 @@ impl Groups {
         rate.map_or(now, |rate| self.buckets.of(key).next_token(rate, now))
     }
 
-    /// Returns when the ceiling's next token comes: `now` if there is one.
-    fn next_of_all(&self, ceiling: Option<Rate>, now: Mono) -> Mono {
-        ceiling.map_or(now, |ceiling| self.buckets.all.next_token(ceiling, now))
-    }
-
-    /// Returns when the record whose turn it is can be sent, if nothing else happens.
+    /// Returns when the record whose turn it is can be sent, if nothing else happens: when the ceiling's next token
+    /// comes, `now` if there is one.
     pub(super) fn next_turn(&self, ceiling: Option<Rate>, now: Mono) -> Option<Mono> {
-        (!self.turns.is_empty()).then(|| self.next_of_all(ceiling, now))
-    }
-
-    pub(super) fn has_warning(&self) -> bool {
-        self.turns.has_warning()
-    }
-
-    pub(super) fn has_normal(&self) -> bool {
-        self.turns.has_normal()
+        let next_token = || ceiling.map_or(now, |ceiling| self.buckets.all.next_token(ceiling, now));
+        (!self.turns.is_empty()).then(next_token)
     }
 
     /// Returns the number of storm records in this shard.
@@ -214,22 +201,16 @@ impl Groups {
 
     /// Returns the longest-waiting never-written record and the storm record of each group.
     pub(super) fn oldest(&self) -> impl Iterator<Item = RecordId> {
-        let orders = self.waiting.values().flat_map(|group| [group.never.first(), group.storm.as_ref()]);
+        let orders = self.waiting.values().flat_map(|group| {
+            let storm = group.owed.first().filter(|order| order.rank == Rank::Digest);
+            [group.never.first(), storm]
+        });
         orders.flatten().map(|order| order.record)
     }
 
     /// Returns the ceiling's whole tokens.
     pub(super) fn tokens(&self, ceiling: Rate, now: Mono) -> u32 {
         self.buckets.all.tokens(ceiling, now)
-    }
-
-    /// Removes and returns the group whose turn it is.
-    fn pop_turn(&mut self) -> Option<(Class, Key)> {
-        let (class, BudgetId(key)) = self.turns.pop()?;
-        if let Some(group) = self.waiting.get_mut(&key) {
-            group.is_filed = false;
-        }
-        Some((class, key))
     }
 }
 
@@ -242,7 +223,6 @@ impl Group {
             is_mixed,
             never: BTreeSet::new(),
             owed: BTreeSet::new(),
-            storm: None,
             folded: None,
             has_record: false,
             is_filed: false,
@@ -255,29 +235,20 @@ impl Group {
     }
 
     fn is_empty(&self) -> bool {
-        self.never.is_empty() && self.owed.is_empty() && self.storm.is_none()
+        self.never.is_empty() && self.owed.is_empty()
     }
 
     fn remove(&mut self, order: Order) {
-        self.storm.take_if(|storm| *storm == order);
         if !self.never.remove(&order) {
             self.owed.remove(&order);
         }
     }
 
-    /// Removes and returns the next record: the storm record, then never-written ones, then later writes. During a
-    /// storm never-written records fold instead.
-    fn pop(&mut self) -> Option<RecordId> {
-        let order = self.storm.take().or_else(|| {
-            let never = if self.folded.is_none() { self.never.pop_first() } else { None };
-            never.or_else(|| self.owed.pop_first())
-        });
-        order.map(|order| order.record)
-    }
-
-    /// Whether a record waits for a token.
-    fn can_pop(&self) -> bool {
-        self.storm.is_some() || !self.owed.is_empty() || (self.folded.is_none() && !self.never.is_empty())
+    /// Returns the next record by its rank: the storm record, then never-written ones, then later writes. During a storm
+    /// never-written records fold instead.
+    fn first(&self) -> Option<Order> {
+        let never = self.never.first().filter(|_| self.folded.is_none());
+        [self.owed.first(), never].into_iter().flatten().min().copied()
     }
 
     /// Returns when the oldest never-written record folds. Without a storm, a single one does not fold.
@@ -331,20 +302,21 @@ impl Outbox {
         let class = Class::of(record.event.is_warning());
         let membership = self.groups.place(membership, class, record.source, &self.settings.groups);
         record.group = Some(membership);
-        let order = Order { class, rank: Rank::NeverShown, since: now.mono, record: id };
-        let (is_storm, is_new) = (record.kind == Kind::Storm, record.was_never_sent());
+        let rank = if record.kind == Kind::Storm {
+            Rank::Digest
+        } else if record.was_never_sent() {
+            Rank::NeverShown
+        } else {
+            Rank::Shown
+        };
+        let order = Order { rank, class, since: now.mono, record: id };
         record.phase = Phase::Queued(order);
         (record.is_staged, record.paid) = (true, true);
         let source = record.source;
         let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class, source, membership));
         group.rate = membership.rate;
-        if is_storm {
-            group.storm = Some(order);
-        } else if is_new {
-            group.never.insert(order);
-        } else {
-            group.owed.insert(order);
-        }
+        let queue = if rank == Rank::NeverShown { &mut group.never } else { &mut group.owed };
+        queue.insert(order);
         let excess = group.never.len().saturating_sub(WAITING_MAX);
         if excess > 0 && !membership.is_mixed {
             let orders: Vec<Order> = group.never.iter().copied().take(excess + WAITING_MAX / 2).collect();
@@ -387,17 +359,22 @@ impl Outbox {
     pub(super) fn pop_group(&mut self, now: Now) -> Option<RecordId> {
         let ceiling = self.settings.groups.ceiling;
         while self.groups.next_turn(ceiling, now.mono) == Some(now.mono) {
-            let (class, key) = self.groups.pop_turn()?;
-            let group = self.groups.waiting.get(&key).filter(|group| group.can_pop());
-            let membership = group.map(|group| group.membership(key));
-            let pays = membership.is_some_and(|membership| self.groups.take(membership, ceiling, now.mono));
-            let popped = if pays { self.groups.waiting.get_mut(&key).and_then(|group| group.pop()) } else { None };
+            let (class, BudgetId(key)) = self.groups.turns.pop()?;
+            let Some(group) = self.groups.waiting.get_mut(&key) else { continue };
+            group.is_filed = false;
+            let (first, membership) = (group.first(), group.membership(key));
+            let popped = first.filter(|_| self.groups.take(membership, ceiling, now.mono));
+            if let (Some(order), Some(group)) = (popped, self.groups.waiting.get_mut(&key)) {
+                group.remove(order);
+            }
             self.refile_group(key, now.mono);
-            if let Some(record) = popped.and_then(|id| self.records.get_mut(&id)) {
+            if let Some(Order { record: id, .. }) = popped
+                && let Some(record) = self.records.get_mut(&id)
+            {
                 record.is_staged = false;
                 record.has_passed = true;
                 self.groups.turns.had_turn(class);
-                return popped;
+                return Some(id);
             }
         }
         None
@@ -408,7 +385,7 @@ impl Outbox {
         let settings = self.settings.groups;
         let Some(group) = self.groups.waiting.get(&key) else { return };
         let membership = group.membership(key);
-        let (can_pop, is_filed) = (group.can_pop(), group.is_filed);
+        let (can_pop, is_filed) = (group.first().is_some(), group.is_filed);
         let ends_at = group.folded.map_or(now, |folded| folded.after(settings.fold_after * STORM_ENDS));
         if group.is_empty() && ends_at <= now {
             self.end_group(key, now);

@@ -396,12 +396,12 @@ impl Outbox {
 
     /// Whether a Warning is ready to be sent; shards with one go first.
     pub fn has_warning(&self) -> bool {
-        self.ready.has_warning() || self.groups.has_warning()
+        self.ready.has_warning() || self.groups.turns.has_warning()
     }
 
     /// Whether a Normal write is ready to be sent; shards with one get every eighth turn.
     pub fn has_normal(&self) -> bool {
-        self.ready.has_normal() || self.groups.has_normal()
+        self.ready.has_normal() || self.groups.turns.has_normal()
     }
 
     /// Removes a settled record. A digest or storm record leaves its state in its budget.

@@ -3,8 +3,8 @@
 
 use super::fold::FIRST_DIGEST;
 use super::record::{Phase, Record};
-use super::stand::{Call, Held, IfMissing, Stand, Then};
-use super::{Outbox, Ticket, tag};
+use super::stand::{Call, IfMissing, Stand, Then};
+use super::{Outbox, Ticket};
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
@@ -38,7 +38,7 @@ impl Record {
     /// the event, or it has read the event upstream.
     fn take_included(&mut self, stored: &Event, count: i32, line: Line) -> Occurrences {
         let waiting = self.waiting().total();
-        let own = self.tag.as_ref().and_then(|own| tag::count(stored, own)).unwrap_or(0);
+        let own = self.tag_on(stored).unwrap_or(0);
         // An event that was there is that of a create without an answer. The change may have removed its tag.
         let is_of_create = line == Line::Stated && matches!(self.stand, Stand::Sent { .. });
         let created = if is_of_create { self.in_doubt() } else { 0 };
@@ -160,16 +160,10 @@ impl Outbox {
         let last_timestamp = record.event.last_timestamp.max(stored.last_timestamp);
         record.event = Event { count: count_with_waiting, last_timestamp, type_meta: None, ..stored.clone() };
         if !is_in_doubt {
-            let own = record.tag.as_ref();
             // A PUT may bring back an older tag. The record continues from that one.
-            let tag = own.and_then(|own| tag::count(stored, own)).unwrap_or_else(|| record.settled());
+            let tag = record.tag_on(stored).unwrap_or_else(|| record.settled());
             record.total = tag + record.unsettled().total();
-            record.stand = Stand::On(Held {
-                version: stored.metadata.resource_version.clone(),
-                count: count.into(),
-                tag,
-                expired_tags: own.map_or_else(Vec::new, |own| tag::expired(stored, own, now)),
-            });
+            record.stand = Stand::On(record.held(stored, tag, now));
         }
         let size = record.event.approximate_size();
         self.bytes.replace(record.size, size);

@@ -2,8 +2,8 @@
 //! recognised by their version.
 
 use super::record::Phase;
-use super::stand::{Held, Stand};
-use super::{Outbox, group, tag};
+use super::stand::{Stand, others};
+use super::{Outbox, group};
 use crate::clock::Now;
 use crate::correlator::{RecordId, is_newer};
 use crate::event::Event;
@@ -33,30 +33,26 @@ impl Outbox {
     /// Applies `event`, which the upstream holds under the record's name.
     pub fn learn(&mut self, id: RecordId, event: &Event, now: Now) -> Learned {
         self.note(id);
-        let count = i64::from(self.counted(event));
         let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
-        let is_in_flight = matches!(record.phase, Phase::InFlight(_));
-        let settled = record.settled();
-        let Stand::On(held) = &mut record.stand else { return Learned::Ignored };
-        if is_in_flight || !is_newer(&event.metadata.resource_version, &held.version) {
+        let Stand::On(held) = &record.stand else { return Learned::Ignored };
+        if matches!(record.phase, Phase::InFlight(_)) || !is_newer(&event.metadata.resource_version, &held.version) {
             return Learned::Ignored;
         }
+        let settled = record.settled();
         if record.tag.is_none() && record.sent.tag > settled {
             // It may show our own write in doubt, which is repeated with its absolute count.
             return Learned::Ignored;
         }
-        let own = record.tag.as_ref().and_then(|tag| tag::count(event, tag));
+        let own = record.tag_on(event);
         if own.is_some_and(|own| own > settled) {
             // A late write of an earlier process. The next patch will be refused, and the object is read then.
             return Learned::Ignored;
         }
         // Without the tag it includes all acknowledged occurrences: it is unchanged, or another writer has created it
         // again.
-        let tag = own.unwrap_or(held.tag);
-        let others = |count: i64, tag: u64| count.saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX));
-        let moved = others(count, tag).saturating_sub(others(held.count, held.tag));
-        let expired_tags = record.tag.as_ref().map_or_else(Vec::new, |own| tag::expired(event, own, now));
-        *held = Held { version: event.metadata.resource_version.clone(), count, tag, expired_tags };
+        let seen = record.held(event, own.unwrap_or(held.tag), now);
+        let moved = others(seen.count, seen.tag).saturating_sub(others(held.count, held.tag));
+        record.stand = Stand::On(seen);
         record.move_count(moved);
         record.read_lines(event, self.settings.group.of(event));
         record.event.first_timestamp = event.first_timestamp;

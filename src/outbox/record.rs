@@ -320,15 +320,25 @@ impl Record {
         .filter(|until| *until > now.mono)
     }
 
+    /// Returns the number of its occurrences that an object includes by its tag; `None` without the tag.
+    pub(super) fn tag_on(&self, object: &Event) -> Option<u64> {
+        self.tag.as_ref().and_then(|tag| tag::count(object, tag))
+    }
+
+    /// Returns an object that includes `tag` of its occurrences, as the record is held by the upstream then.
+    pub(super) fn held(&self, object: &Event, tag: u64, now: Now) -> Held {
+        Held {
+            version: object.metadata.resource_version.clone(),
+            count: group::count(object).into(),
+            tag,
+            expired_tags: self.tag.as_ref().map_or_else(Vec::new, |own| tag::expired(object, own, now)),
+        }
+    }
+
     /// Compares the object of an answer with the record.
     pub(super) fn see(&self, found: &Event, group: ApiGroup, now: Now) -> Seen {
-        let tag_count = self.tag.as_ref().and_then(|tag| tag::count(found, tag));
-        let held = Held {
-            version: found.metadata.resource_version.clone(),
-            count: group::count(found).into(),
-            tag: tag_count.unwrap_or(0),
-            expired_tags: self.tag.as_ref().map_or_else(Vec::new, |tag| tag::expired(found, tag, now)),
-        };
+        let tag_count = self.tag_on(found);
+        let held = self.held(found, tag_count.unwrap_or(0), now);
         let is_alike = self.is_alike(&group::converted(group, &self.event, now), found, now);
         // A patch of ours ends a client's series.
         let is_clients = self.event.series.is_none() && group::clients_series(group, found).is_some();

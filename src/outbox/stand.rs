@@ -368,7 +368,8 @@ fn tagged(stand: &Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     (Stand::On(Held { tag, ..seen.held }), Effect::Held { arrived, moved })
 }
 
-fn others(count: i64, tag: u64) -> i64 {
+/// Returns the part of other writers in a count of which the record has `tag`.
+pub(super) fn others(count: i64, tag: u64) -> i64 {
     count.saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX))
 }
 

@@ -39,6 +39,12 @@ pub struct Feedback {
     pub settled: Settled,
 }
 
+impl Record {
+    fn feedback(&self, record: RecordId, settled: Settled) -> Option<Feedback> {
+        Some(Feedback { source: self.source, key: self.key, record, settled })
+    }
+}
+
 /// LIMIT: requests of a record in a row without a pause: patch, create, read, create.
 const IMMEDIATE_TRIES: u32 = 4;
 
@@ -136,7 +142,7 @@ impl Outbox {
         if is_switched {
             record.switch_tag(own_tag);
         }
-        let feedback = Some(feedback(id, record, moved));
+        let feedback = record.feedback(id, stored(record, moved));
         let mut settlement = Settlement { written, feedback, ..Settlement::default() };
         if rest.total() > 0 {
             self.ask_again(id, now);
@@ -252,8 +258,7 @@ impl Outbox {
         }
         record.event.metadata.name = record_name(&record.event.involved_object.name, Now { wall, ..now });
         (record.sent, record.create_until) = (Mark::default(), None);
-        let settled = Settled::BegunAgain { count: record.event.count };
-        let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
+        let feedback = record.feedback(id, Settled::BegunAgain { count: record.event.count });
         self.ask_again(id, now);
         self.hold_until_kept(id);
         Settlement { feedback, ..Settlement::default() }
@@ -323,7 +328,7 @@ impl Outbox {
             record.event.count = i32::try_from(record.total.saturating_add(record.later.total())).unwrap_or(i32::MAX);
         }
         let settled = if is_stored || left > 0 { Settled::CountReset(record.event.count) } else { Settled::Forgotten };
-        let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
+        let feedback = record.feedback(id, settled);
         if left > 0 {
             record.sent = Mark { count: record.sent.count, tag: record.settled() };
             self.set_record_timer(id);
@@ -344,8 +349,7 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         record.pending.merge(sent.occurrences);
         let lost = record.waiting();
-        let settled = Settled::Forgotten;
-        let feedback = Some(Feedback { source: record.source, key: record.key, record: id, settled });
+        let feedback = record.feedback(id, Settled::Forgotten);
         self.remove(id, now);
         // Their clients get no other answer.
         drop(self.tickets.drop_record(id));
@@ -373,13 +377,12 @@ fn fact(record: &Record, sent: Sent, answer: Answer, now: Now) -> Fact {
     }
 }
 
-fn feedback(id: RecordId, record: &Record, count_moved: i64) -> Feedback {
-    let settled = Settled::Stored {
+fn stored(record: &Record, count_moved: i64) -> Settled {
+    Settled::Stored {
         name: record.event.metadata.name.clone(),
         resource_version: record.stand.held().map(|held| held.version.clone()).unwrap_or_default(),
         first_timestamp: record.event.first_timestamp,
         count_moved: i32::try_from(count_moved).unwrap_or(if count_moved < 0 { i32::MIN } else { i32::MAX }),
         tag: Some(if record.is_inherited { 0 } else { record.settled() }),
-    };
-    Feedback { source: record.source, key: record.key, record: id, settled }
+    }
 }

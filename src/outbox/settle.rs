@@ -92,16 +92,20 @@ impl Outbox {
         if let Stand::Sent { until } = record.stand {
             record.create_until = Some(until);
         }
+        if !matches!(effect, Effect::Held { .. }) {
+            // They wait again, for the next request or until they are given up.
+            record.pending.merge(sent.occurrences);
+        }
         match effect {
             Effect::Held { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_ref(), now),
             Effect::Again => is_stuck.then(|| self.expire(id, sent, now)).flatten().unwrap_or_else(|| {
-                self.try_again(id, sent, now);
+                self.ask_again(id, now);
                 Settlement::default()
             }),
             Effect::Later => self.later(id, sent, retry, now),
-            Effect::Rename { is_gone } => self.rename(id, sent, is_gone, now),
+            Effect::Rename { is_gone } => self.rename(id, is_gone, now),
             Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, &loss, now)),
-            Effect::Forget => self.give_up_deleted(id, sent, now),
+            Effect::Forget => self.give_up_deleted(id, now),
         }
     }
 
@@ -133,11 +137,11 @@ impl Outbox {
         if arrived > 0 {
             record.failing_since = None;
         }
+        record.pending.merge(rest);
         if rest.total() > 0 && record.has_expired(self.settings.max_age, now.mono) {
             let refused = Sent { occurrences: rest, call: Call::Patch, ..sent };
             return Settlement { written, ..self.lose(id, refused, &expired(), now) };
         }
-        record.pending.merge(rest);
         let is_switched = record.is_inherited && record.pending.total() == 0;
         if is_switched {
             record.switch_tag(own_tag);
@@ -173,13 +177,6 @@ impl Outbox {
     }
 
     /// Queues the next request of the record at once; the write has paid already.
-    pub(super) fn try_again(&mut self, id: RecordId, sent: Sent, now: Now) {
-        if let Some(record) = self.records.get_mut(&id) {
-            record.pending.merge(sent.occurrences);
-            self.ask_again(id, now);
-        }
-    }
-
     fn ask_again(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         if record.tries >= IMMEDIATE_TRIES {
@@ -196,19 +193,15 @@ impl Outbox {
         if let Stand::Waiting { until, .. } = record.stand
             && until > now.mono
         {
-            record.pending.merge(sent.occurrences);
             record.phase = Phase::Backoff(until);
             self.set_record_timer(id);
             return Settlement::default();
         }
         let answers = retry.is_some_and(|retry| retry.fault.is_answer());
-        if let Some(settlement) = answers.then(|| self.expire(id, sent, now)).flatten() {
-            return settlement;
-        }
-        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        record.pending.merge(sent.occurrences);
-        self.pause_for(id, retry, now);
-        Settlement::default()
+        answers.then(|| self.expire(id, sent, now)).flatten().unwrap_or_else(|| {
+            self.pause_for(id, retry, now);
+            Settlement::default()
+        })
     }
 
     /// Gives up the sent occurrences if the upstream has not accepted the record for too long. `None` if it is tried
@@ -243,12 +236,11 @@ impl Outbox {
 
     /// Renames the record, because another writer has its name. It begins again with all occurrences if the upstream has
     /// none of them any more, otherwise with the unacknowledged ones.
-    fn rename(&mut self, id: RecordId, sent: Sent, is_gone: bool, now: Now) -> Settlement {
+    fn rename(&mut self, id: RecordId, is_gone: bool, now: Now) -> Settlement {
         // Not only the time, because two records of one object may be renamed at the same time.
         let wall = now.wall.wrapping_add(i64::from(self.jitter.u32(1..)));
         let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        record.pending.merge(sent.occurrences);
         if record.is_inherited || !is_gone {
             record.pending.merge(record.later.take());
             record.lines.merge(record.later_lines.take());
@@ -290,7 +282,7 @@ impl Outbox {
         self.bytes.replace(record.size, size);
         record.size = size;
         let is_renamed = record.event.metadata.name != name;
-        self.try_again(id, sent, now);
+        self.ask_again(id, now);
         if is_renamed {
             self.hold_until_kept(id);
         }
@@ -301,7 +293,6 @@ impl Outbox {
     fn lose(&mut self, id: RecordId, sent: Sent, loss: &Loss, now: Now) -> Settlement {
         let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        record.pending.merge(sent.occurrences);
         let settled = record.settled();
         // A read has all occurrences in flight, and the refused write had fewer.
         let number = match (sent.call, record.kind) {
@@ -345,9 +336,8 @@ impl Outbox {
     }
 
     /// Removes a record that a client has deleted.
-    fn give_up_deleted(&mut self, id: RecordId, sent: Sent, now: Now) -> Settlement {
-        let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        record.pending.merge(sent.occurrences);
+    fn give_up_deleted(&mut self, id: RecordId, now: Now) -> Settlement {
+        let Some(record) = self.records.get(&id) else { return Settlement::default() };
         let lost = record.waiting();
         let feedback = record.feedback(id, Settled::Forgotten);
         self.remove(id, now);

@@ -235,9 +235,7 @@ impl Outbox {
         let Some(digest) = budget.digest() else { return };
         let (id, event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
-            let before = record.size;
-            record.absorb(event, || true);
-            self.bytes.replace(before, record.size);
+            record.absorb(event, &mut self.bytes, usize::MAX);
         } else {
             let kind = if digest.is_storm() { Kind::Storm } else { Kind::Digest };
             let mut record = Record::new(budget.source, budget_id, kind, event, now.mono);

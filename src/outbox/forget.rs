@@ -165,9 +165,7 @@ impl Outbox {
             record.total = tag + record.unsettled().total();
             record.stand = Stand::On(record.held(stored, tag, now));
         }
-        let size = record.event.approximate_size();
-        self.bytes.replace(record.size, size);
-        record.size = size;
+        record.measure(&mut self.bytes);
         let awaited = if waiting == 0 { self.tickets.drop_record(id) } else { Vec::new() };
         Some(Rebased { moved, written, awaited })
     }

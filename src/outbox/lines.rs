@@ -21,6 +21,7 @@ use super::record::{Kind, Record};
 use super::{Outbox, group};
 use crate::correlator::{NAME_BYTES_MAX, RecordId};
 use crate::event::{ApiGroup, Event};
+use crate::limits::Share;
 
 /// Prefix of the names of annotations with a line.
 pub(super) const LINE_PREFIX: &str = "line.eventweir/";
@@ -247,11 +248,12 @@ impl Lines {
 
 impl Record {
     /// Stores the line of a client. The write of the occurrence carries it.
-    fn put_line(&mut self, line: ClientLine) {
+    fn put_line(&mut self, line: ClientLine, all: &mut Share) {
         let lines = if self.is_inherited { &mut self.later_lines } else { &mut self.lines };
         let before = lines.size();
         lines.put(line, &self.event.metadata.name);
-        self.size = self.size + lines.size() - before;
+        let size = self.size + lines.size() - before;
+        self.resize(size, all);
     }
 
     /// Reads the lines of the object of the record.
@@ -283,9 +285,7 @@ impl Outbox {
         let metadata = &record.event.metadata;
         let lacking = record.lacks_own_line(&line.name).then(|| (metadata.namespace.clone(), metadata.name.clone()));
         if line.total > 0 {
-            let before = record.size;
-            record.put_line(line);
-            self.bytes.replace(before, record.size);
+            record.put_line(line, &mut self.bytes);
         }
         lacking
     }

@@ -115,9 +115,7 @@ impl Outbox {
                 let Some(same) = self.records.get_mut(&id) else { return (Why::Group, true) };
                 record = same;
             }
-            let before = record.size;
-            record.absorb(event, || self.bytes.all() < self.settings.max_bytes.get());
-            self.bytes.replace(before, record.size);
+            record.absorb(event, &mut self.bytes, self.settings.max_bytes.get());
             wakes_delivery = is_recharged || matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
             let waits = match record.phase {
                 Phase::Settled => None,

@@ -19,6 +19,7 @@ use crate::correlator::{Fold, Key, RecordId};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
 use crate::ledger::{Occurrences, RefusalReason, Why, WrittenAs};
+use crate::limits::Share;
 
 /// Time after a record's first 403 during which another 403 is retried.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(300);
@@ -348,24 +349,34 @@ impl Record {
 
     /// Takes the content of a newer occurrence. The name and the version stay: requests may be in flight under them.
     ///
-    /// At the byte limit a repeat is still accepted, but the record must not grow. It keeps the older, smaller content
-    /// and takes only the count and the time. A repaired record likewise takes only count, time and message, because
-    /// the rest of a repeat would undo the repair.
-    pub(super) fn absorb(&mut self, mut newer: Event, has_room: impl FnOnce() -> bool) {
+    /// At the `limit` of the bytes of `all` records a repeat is still accepted, but the record must not grow. It keeps
+    /// the older, smaller content and takes only the count and the time. A repaired record likewise takes only count,
+    /// time and message, because the rest of a repeat would undo the repair.
+    pub(super) fn absorb(&mut self, mut newer: Event, all: &mut Share, limit: usize) {
         let event = &mut self.event;
         if !self.repaired.is_empty() {
-            let limit = if self.repaired.contains(&Repair::Message) { NEW_STYLE_MESSAGE_MAX } else { usize::MAX };
-            let message = cut(&newer.message, limit);
+            let most = if self.repaired.contains(&Repair::Message) { NEW_STYLE_MESSAGE_MAX } else { usize::MAX };
+            let message = cut(&newer.message, most);
             newer = Event { count: newer.count, last_timestamp: newer.last_timestamp, message, ..event.clone() };
         }
         newer.metadata.name = event.metadata.name.clone();
         newer.metadata.resource_version = event.metadata.resource_version.clone();
         let size = newer.approximate_size() + self.lines.size() + self.later_lines.size();
-        if size > self.size && !has_room() {
+        if size > self.size && all.all() >= limit {
             (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
             return;
         }
         self.event = newer;
+        self.resize(size, all);
+    }
+
+    /// Counts its bytes among those of `all` records again, after its event was changed.
+    pub(super) fn measure(&mut self, all: &mut Share) {
+        self.resize(self.event.approximate_size() + self.lines.size() + self.later_lines.size(), all);
+    }
+
+    pub(super) fn resize(&mut self, size: usize, all: &mut Share) {
+        all.replace(self.size, size);
         self.size = size;
     }
 
@@ -475,10 +486,11 @@ mod tests {
             let (old, new) = (message("a", 800), message("b", length));
             let budget = BudgetId::prepaid(Key(1));
             let mut record = Record::new(Key(1), budget, Kind::Plain, event(1, old), Mono(0));
-            let size = record.size;
-            record.absorb(event(2, new), || has_room);
+            let (size, mut all) = (record.size, Share::default());
+            all += size;
+            record.absorb(event(2, new), &mut all, if has_room { usize::MAX } else { size });
             assert_eq!((record.event.count, record.event.message.starts_with('b')), (2, is_taken), "{length}");
-            assert_eq!(record.size > size, has_room);
+            assert_eq!((record.size > size, all.own()), (has_room, record.size));
         }
     }
 }

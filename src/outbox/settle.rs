@@ -278,9 +278,7 @@ impl Outbox {
             return None;
         }
         record.repaired.extend(&repairs);
-        let size = record.event.approximate_size();
-        self.bytes.replace(record.size, size);
-        record.size = size;
+        record.measure(&mut self.bytes);
         let is_renamed = record.event.metadata.name != name;
         self.ask_again(id, now);
         if is_renamed {

@@ -369,6 +369,18 @@ mod tests {
         assert!(shard.balance().is_exact());
     }
 
+    /// Fault: after a replacement or a repair, the clients' lines of a record took memory that no limit counted.
+    #[test]
+    fn the_lines_of_a_replaced_record_count_against_the_limit_of_bytes() {
+        let ((mut shard, policy), now) = (setup(), Now::at(1_000_000_000));
+        shard.identify("me");
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        let (stored, before) = (shard.pending().next().unwrap().0.clone(), shard.sizes().bytes);
+        let handle = shard.hold(&stored, "a", Lead::Name, now, &policy).unwrap();
+        shard.follow(&handle, &stored, Line::Unstated, now);
+        assert_eq!(shard.sizes().bytes, before);
+    }
+
     /// Fault: the tap was silent about what no write of eventweir has settled.
     #[test]
     fn the_tap_reports_what_clients_delete_and_write() {

@@ -122,7 +122,7 @@ fn compact(value: &Value) -> Value {
 
 /// client-go's patch for a repeat.
 fn patch_value(decision: &Decision, event: &Event) -> Value {
-    if decision.before == 0 {
+    if decision.known.count == 0 {
         return Value::Null;
     }
     serde_json::from_str(&patch_document(&Patch::of(event), None, ApiGroup::Core)).unwrap()

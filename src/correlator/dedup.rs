@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use super::history::namespace_tag;
 use super::key::Key;
 use super::settings::{CountOverflow, Settings};
-use super::{Correlator, RecordId};
+use super::{Correlator, Known, RecordId};
 use crate::event::{Event, Time};
 
 /// The dedup state of an event: client-go's `eventLog`, and its record.
@@ -28,15 +28,6 @@ pub struct Observation {
     pub name: SmolStr,
     /// Version of the record upstream, as far as known.
     pub resource_version: SmolStr,
-}
-
-/// An event after observation.
-pub(super) struct Observed {
-    pub(super) record: RecordId,
-    pub(super) stored: bool,
-    pub(super) before: i32,
-    pub(super) tag: u64,
-    pub(super) is_repeat: bool,
 }
 
 impl Observation {
@@ -66,7 +57,8 @@ impl Correlator {
     }
 
     /// Counts `occurrences` of `event` under `key`. A repeat gets the record's name, version, first timestamp and
-    /// running count; all other members stay those of the newest event.
+    /// running count; all other members stay those of the newest event. Returns the record, and what was known of it
+    /// before a repeat.
     pub(super) fn observe(
         &mut self,
         key: Key,
@@ -74,18 +66,17 @@ impl Correlator {
         occurrences: u32,
         settings: &Settings,
         next_record: &mut u64,
-    ) -> Observed {
+    ) -> (RecordId, Option<Known>) {
         if let Some(known) = self.observations.get_mut(&key)
             && known.count != 0
         {
-            let before = known.count;
+            let before = Known { stored: known.stored, count: known.count, tag: known.tag };
             known.count = add(known.count, occurrences, settings.count_overflow);
             event.count = known.count;
             event.first_timestamp = known.first_timestamp;
             event.metadata.name = known.name.clone();
             event.metadata.resource_version = known.resource_version.clone();
-            let Observation { record, stored, tag, .. } = *known;
-            return Observed { record, stored, before, tag, is_repeat: true };
+            return (known.record, Some(before));
         }
         // COMPAT(client-go): the first occurrence keeps its own count; 0 is stored as 0 and so never deduplicated
         // (V 012).
@@ -93,7 +84,7 @@ impl Correlator {
         *next_record += 1;
         let observation = Observation::new(record, event, event.count, false);
         self.observations.put_within(key, observation, settings.lru_cache_size);
-        Observed { record, stored: false, before: 0, tag: 0, is_repeat: false }
+        (record, None)
     }
 }
 

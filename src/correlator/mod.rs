@@ -63,18 +63,25 @@ pub struct Decision {
     pub key: Key,
     /// The record.
     pub record: RecordId,
-    /// Whether the upstream is known to hold the record.
-    pub stored: bool,
-    /// Occurrences that the record showed before.
-    pub before: i32,
-    /// How many of those its tag counts.
-    pub tag: u64,
+    /// What was known of the record before.
+    pub known: Known,
     /// How the record shows the occurrence.
     pub fold: Fold,
     /// Whether it may be written.
     pub verdict: Verdict,
     /// The spam key, which identifies the budget.
     pub budget: Key,
+}
+
+/// A correlator's knowledge of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Known {
+    /// Whether the upstream is known to hold it.
+    pub stored: bool,
+    /// Number of occurrences that it shows.
+    pub count: i32,
+    /// Number of those that its tag counts.
+    pub tag: u64,
 }
 
 /// How an occurrence shows in its record.
@@ -171,7 +178,7 @@ impl Correlator {
             *next_record += 1;
             let (fold, verdict) = (Fold::Created, Verdict::Pass);
             let (key, budget) = (keys.event, keys.spam);
-            return Decision { key, record, stored: false, before: 0, tag: 0, fold, verdict, budget };
+            return Decision { key, record, known: Known::default(), fold, verdict, budget };
         }
         let route = if is_combined(event, settings) {
             Route::Combined
@@ -188,18 +195,18 @@ impl Correlator {
         if event.metadata.name.len() > NAME_BYTES_MAX {
             event.metadata.name = record_name(&event.involved_object.name, now);
         }
-        let observed = self.observe(key, event, occurrences, settings, next_record);
-        if settings.naming == Naming::Deterministic && !observed.is_repeat {
+        let (record, known) = self.observe(key, event, occurrences, settings, next_record);
+        if settings.naming == Naming::Deterministic && known.is_none() {
             let name = shared_name(event, route, settings);
             event.metadata.name = name.clone();
-            if let Some(observation) = self.observation_of(key, observed.record) {
+            if let Some(observation) = self.observation_of(key, record) {
                 observation.name = name;
             }
         }
-        let fold = match (route, observed.is_repeat) {
+        let fold = match (route, known) {
             (Route::Combined, _) => Fold::Combined,
-            (Route::Plain, true) => Fold::Counted,
-            (Route::Plain, false) => Fold::Created,
+            (Route::Plain, Some(_)) => Fold::Counted,
+            (Route::Plain, None) => Fold::Created,
         };
         let budget = match route {
             // COMPAT(client-go): the spam key is that of the combined event, which lacks some members and has another
@@ -210,8 +217,7 @@ impl Correlator {
             Route::Plain | Route::Combined => keys.spam,
         };
         let verdict = self.ask_budget(budget, now, settings);
-        let dedup::Observed { record, stored, before, tag, .. } = observed;
-        Decision { key, record, stored, before, tag, fold, verdict, budget }
+        Decision { key, record, known: known.unwrap_or_default(), fold, verdict, budget }
     }
 
     /// Returns the tokens of a budget that is paid here (`Suppression::Drop`), and when the next one comes.

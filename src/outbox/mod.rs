@@ -40,7 +40,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use smol_str::SmolStr;
 
-pub use crate::correlator::{Patch, RecordId};
+pub use crate::correlator::{Known, Patch, RecordId};
 pub use crate::ledger::{LostReason, Occurrences, RefusalReason, Why, WrittenAs};
 use crate::limits::Share;
 pub use digest::DIGEST_REASON;
@@ -52,7 +52,7 @@ pub use history::Learned;
 pub use journal::{Changes, Entry};
 pub use lines::{ClientLine, line_checksum};
 pub use look::{Glimpse, Tokens, View};
-pub use offer::{Forgotten, Known, Offer, Payment};
+pub use offer::{Forgotten, Offer, Payment};
 pub(crate) use ready::NORMAL_TURN;
 pub use record::{Kind, backoff};
 pub use request::{Answer, Applied, Fault, Refusal, Request, Retry, Write};

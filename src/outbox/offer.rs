@@ -7,7 +7,7 @@ use super::budget::{Budget, BudgetId};
 use super::record::{Kind, Phase, Record};
 use super::stand::{Held, Mark, Stand};
 use crate::clock::{Mono, Now};
-use crate::correlator::{Fold, Key, Rate, RecordId};
+use crate::correlator::{Fold, Key, Known, Rate, RecordId};
 use crate::event::Event;
 use crate::ledger::{Occurrences, Why, WrittenAs};
 
@@ -32,17 +32,6 @@ pub struct Offer {
     pub budget: Key,
     /// Rate of its group's budget, if it has one.
     pub group: Option<Rate>,
-}
-
-/// A correlator's knowledge of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Known {
-    /// Whether the upstream is known to hold it.
-    pub stored: bool,
-    /// Number of occurrences that it shows.
-    pub count: i32,
-    /// Number of those that its tag counts.
-    pub tag: u64,
 }
 
 /// The payer of an offer's write.

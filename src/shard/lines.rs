@@ -82,7 +82,7 @@ impl Shard {
             // The name is not a client's, unless it is from before a reload.
             (_, Naming::Deterministic) => return,
             (Some(known), Naming::Client) => known.implied,
-            (None, Naming::Client) => decision.before,
+            (None, Naming::Client) => decision.known.count,
         };
         self.outbox.put_line(decision.record, ClientLine { name, checksum, total });
     }

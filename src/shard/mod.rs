@@ -45,7 +45,7 @@ use crate::explain::{Ruling, Store, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::limits::Share;
 use crate::outbox::{
-    self, Answer, ClientLine, Kind, Known, LostReason, Offer, Outbox, Payment, Settlement, Why, Write,
+    self, Answer, ClientLine, Kind, LostReason, Offer, Outbox, Payment, Settlement, Why, Write,
 };
 
 /// LIMIT: sources evicted in one call, while all other callers wait for the shard.
@@ -258,7 +258,7 @@ impl Shard {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };
             let is_prepaid = settings.suppression == Suppression::Drop;
             let paid = is_prepaid.then_some(accepted.outcome != Outcome::Dropped);
-            let ruling = Ruling { caller, source, budget: decision.budget, paid, rule, before: decision.before };
+            let ruling = Ruling { caller, source, budget: decision.budget, paid, rule, before: decision.known.count };
             let kind = if decision.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
             let (outbox, sources) = (&self.outbox, &self.sources);
             let next_token = || match is_prepaid {
@@ -308,7 +308,7 @@ impl Shard {
             key: decision.key,
             occurrences,
             fold: decision.fold,
-            known: Known { stored: decision.stored, count: decision.before, tag: decision.tag },
+            known: decision.known,
             payment,
             budget: decision.budget,
             group: settings.group,

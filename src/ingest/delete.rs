@@ -73,7 +73,7 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         })?,
         held => held,
     };
-    let Some(mut held) = held else {
+    let Some(held) = held else {
         let stored_name = told.and_then(|told| face.0.shards.find(&told)).map(|found| found.name);
         let deleted = upstream.delete(namespace, stored_name.as_deref().unwrap_or(name), options).await?;
         if !options.dry_run {
@@ -114,12 +114,12 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
 /// left.
 async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), Status> {
     let upstream = &face.0.upstream;
-    let mut held = match face.hold_stored(namespace, name).await {
+    let held = match face.hold_stored(namespace, name).await {
         Ok(held) => held,
         Err(status) if status.code == 404 => return Ok(()),
         Err(status) => return Err(status),
     };
-    if let Some(held) = &mut held {
+    if let Some(held) = &held {
         held.quiet(QUIET).await;
     }
     match (upstream.delete(namespace, name, &DeleteOptions::default()).await, held) {

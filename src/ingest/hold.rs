@@ -19,7 +19,7 @@ impl Face {
             Some(held) => Some(held),
             None => self.hold_stored(namespace, name).await.or_else(none_if_missing)?,
         };
-        let Some(mut held) = held else { return Ok(None) };
+        let Some(held) = held else { return Ok(None) };
         held.quiet(QUIET).await;
         if self.has_its_name(namespace, &held).await? {
             return Ok(Some(held));
@@ -28,8 +28,8 @@ impl Face {
             return Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"));
         }
         // It was deleted upstream and owes nothing, so it is not created again: the name is the other record's.
-        let mut other = self.hold_stored(namespace, &held.name()).await.or_else(none_if_missing)?;
-        if let Some(other) = &mut other {
+        let other = self.hold_stored(namespace, &held.name()).await.or_else(none_if_missing)?;
+        if let Some(other) = &other {
             other.quiet(QUIET).await;
         }
         Ok(other)

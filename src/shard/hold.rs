@@ -86,11 +86,6 @@ impl Shard {
         self.outbox.is_in_flight(handle.record)
     }
 
-    /// Whether the record has occurrences that wait, or a write in doubt.
-    pub fn is_unsettled(&self, handle: &Handle) -> bool {
-        self.outbox.unsettled(handle.record).is_some()
-    }
-
     /// Resumes the record unchanged.
     pub fn release(&mut self, handle: &Handle, now: Now) {
         self.outbox.resume(handle.record, now);
@@ -156,7 +151,9 @@ impl Shard {
 pub struct Held {
     shards: Shards,
     shard: usize,
-    handle: Option<Handle>,
+    handle: Handle,
+    /// Whether the pause has ended, because the record was forgotten or follows the client's change.
+    has_ended: bool,
     /// How it was found.
     lead: Lead,
     /// The client's line under the requested name.
@@ -171,19 +168,19 @@ impl Shards {
         let shard = self.shard_of(event);
         let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
         let line = self.0.secret.line(&event.metadata.namespace, name, line_checksum(event));
-        Some(Held { shards: self.clone(), shard, handle: Some(handle), lead, line })
+        Some(Held { shards: self.clone(), shard, handle, has_ended: false, lead, line })
     }
 }
 
 impl Held {
     /// The record's name upstream.
     pub fn name(&self) -> SmolStr {
-        self.handle.as_ref().map(|handle| handle.name.clone()).unwrap_or_default()
+        self.handle.name.clone()
     }
 
     /// Whether the upstream was known to hold the record when it was paused.
     pub fn is_stored(&self) -> bool {
-        self.handle.as_ref().is_some_and(|handle| handle.stored)
+        self.handle.stored
     }
 
     /// Whether the upstream's event has led to the record, so that it has its name.
@@ -193,28 +190,25 @@ impl Held {
 
     /// Whether this process has counted on the record.
     pub fn is_counted_here(&self) -> bool {
-        self.handle.as_ref().is_some_and(|handle| handle.is_counted_here)
+        self.handle.is_counted_here
     }
 
     /// Whether the record has occurrences that wait, or a write in doubt.
     pub fn is_unsettled(&self) -> bool {
-        let handle = self.handle.as_ref();
-        handle.is_some_and(|handle| self.shards.with(self.shard, |shard, _| shard.is_unsettled(handle)))
+        self.shards.look(self.shard, |shard| shard.outbox.unsettled(self.handle.record).is_some())
     }
 
     /// Whether both pause the same record.
     pub fn is_same(&self, other: &Self) -> bool {
-        let record = |held: &Self| held.handle.as_ref().map(|handle| (held.shard, handle.record));
-        record(self) == record(other)
+        (self.shard, self.handle.record) == (other.shard, other.handle.record)
     }
 
     /// Waits until no request of the record is in flight, so that the client's request comes after it.
     ///
     /// LIMIT: waits for at most `limit`; a create that hangs for longer may still be executed after a delete.
-    pub async fn quiet(&mut self, limit: Duration) {
-        let Some(handle) = self.handle.clone() else { return };
+    pub async fn quiet(&self, limit: Duration) {
         let quiet = async {
-            while self.shards.with(self.shard, |shard, _| shard.is_in_flight(&handle)) {
+            while self.shards.look(self.shard, |shard| shard.is_in_flight(&self.handle)) {
                 tokio::time::sleep(LOOK).await;
             }
         };
@@ -223,43 +217,41 @@ impl Held {
 
     /// Forgets the deleted record.
     pub fn forget(mut self) {
-        if let Some(handle) = self.handle.take() {
-            let waiting = self.settling(&handle, |shard, now| {
-                shard.forget_line(self.line);
-                shard.forget_record(&handle, now)
-            });
-            self.shards.dismiss(&waiting);
-        }
+        let line = self.line;
+        let waiting = self.end(|shard, handle, now| {
+            shard.forget_line(line);
+            shard.forget_record(handle, now)
+        });
+        self.shards.dismiss(&waiting);
     }
 
     /// Handles a DELETE without an answer: reads the record before anything else is written, and forgets it if it is
     /// gone.
     pub fn doubt(mut self) {
-        if let Some(handle) = self.handle.take() {
-            let waiting = self.settling(&handle, |shard, now| shard.doubt(&handle, now));
-            self.shards.dismiss(&waiting);
-            self.shards.wake();
-        }
+        let waiting = self.end(Shard::doubt);
+        self.shards.dismiss(&waiting);
+        self.shards.wake();
     }
 
     /// Follows a replacement of the record by `stored`; see [`Shard::follow`].
     pub fn follow(mut self, stored: &Event, line: Line) {
-        if let Some(handle) = self.handle.take() {
-            let awaited = self.settling(&handle, |shard, now| shard.follow(&handle, stored, line, now));
-            self.shards.answer(awaited.into_iter().map(|ticket| (ticket, Fate::Written(Box::new(stored.clone())))));
-            self.shards.wake();
-        }
+        let awaited = self.end(|shard, handle, now| shard.follow(handle, stored, line, now));
+        self.shards.answer(awaited.into_iter().map(|ticket| (ticket, Fate::Written(Box::new(stored.clone())))));
+        self.shards.wake();
     }
 
-    fn settling<T>(&self, handle: &Handle, act: impl FnOnce(&mut Shard, Now) -> T) -> T {
-        self.shards.settling(self.shard, |shard| shard.event(handle.record), act)
+    /// Ends the pause by `act`. Returns the tickets of the clients that need not wait any more.
+    fn end(&mut self, act: impl FnOnce(&mut Shard, &Handle, Now) -> Vec<Ticket>) -> Vec<Ticket> {
+        self.has_ended = true;
+        let Self { shards, shard, handle, .. } = &*self;
+        shards.settling(*shard, |shard| shard.event(handle.record), |shard, now| act(shard, handle, now))
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(handle) = self.handle.take() {
-            self.shards.with(self.shard, |shard, now| shard.release(&handle, now));
+        if !self.has_ended {
+            self.shards.with(self.shard, |shard, now| shard.release(&self.handle, now));
             self.shards.wake();
         }
     }

@@ -74,43 +74,27 @@ impl Outbox {
         let Some(budget) = self.budgets.peek(&id.0) else { return };
         let (number, tokens) = (budget.foldable_len(), budget.tokens(now.mono));
         // An existing digest that waits for a token anyway takes the excess at once.
-        let takes_more = || budget.digest().is_some_and(|digest| self.owes_digest(digest.record));
-        if number > self.settings.digest_after + tokens || number > tokens && takes_more() {
-            self.fold_excess(id, now);
+        let takes_more = |digest: &Digest| self.records.get(&digest.record).is_some_and(|record| record.owes());
+        let is_beyond =
+            number > self.settings.digest_after + tokens || number > tokens && budget.digest().is_some_and(takes_more);
+        if is_beyond && self.may_fold(budget, now.mono) {
+            let excess: Vec<Order> = budget.foldable().skip(tokens).collect();
+            self.fold(Home::Budget(id), &excess, now);
         }
-    }
-
-    /// Folds the never-written records of a budget for which it has no token now.
-    pub(super) fn fold_excess(&mut self, budget: BudgetId, now: Now) {
-        if !self.may_fold(budget, now.mono) {
-            return;
-        }
-        let tokens = self.budgets.peek(&budget.0).map_or(0, |budget| budget.tokens(now.mono));
-        let excess: Vec<Order> = self.foldable(budget).skip(tokens).collect();
-        self.fold(Home::Budget(budget), &excess, now);
     }
 
     /// Folds the never-written records of a budget that have reached the maximum age.
-    pub(super) fn fold_aged(&mut self, budget: BudgetId, now: Now) {
-        if !self.may_fold(budget, now.mono) {
-            return;
-        }
+    pub(super) fn fold_aged(&mut self, id: BudgetId, now: Now) {
+        let Some(budget) = self.budgets.peek(&id.0).filter(|budget| self.may_fold(budget, now.mono)) else { return };
         let max_age = self.settings.digest_max_age;
-        let aged: Vec<Order> = self.foldable(budget).filter(|order| order.since.after(max_age) <= now.mono).collect();
+        let aged: Vec<Order> = budget.foldable().filter(|order| order.since.after(max_age) <= now.mono).collect();
         // If there are enough tokens, the records are written as they are.
-        let tokens = self.budgets.peek(&budget.0).map_or(0, |budget| budget.tokens(now.mono));
-        if aged.len() > tokens {
-            self.fold(Home::Budget(budget), &aged, now);
+        if aged.len() > budget.tokens(now.mono) {
+            self.fold(Home::Budget(id), &aged, now);
         }
     }
 
-    /// Whether this digest waits to be written.
-    pub(super) fn owes_digest(&self, id: RecordId) -> bool {
-        self.records.get(&id).is_some_and(|record| record.owes())
-    }
-
-    fn may_fold(&self, budget: BudgetId, now: Mono) -> bool {
-        let Some(budget) = self.budgets.peek(&budget.0) else { return false };
+    fn may_fold(&self, budget: &Budget, now: Mono) -> bool {
         budget.folds_from(&self.journal, &self.paused).is_some_and(|from| from <= now)
     }
 
@@ -128,13 +112,13 @@ impl Outbox {
     pub fn drain(&mut self, now: Now) {
         self.draining = true;
         let budgets: Vec<BudgetId> = self.budgets.iter().map(|(id, _)| BudgetId(*id)).collect();
-        for budget in budgets {
+        for id in budgets {
+            let Some(budget) = self.budgets.peek(&id.0) else { continue };
             // With a spool, the next process can write the records that the budget has tokens for.
-            let tokens = self.budgets.peek(&budget.0).filter(|_| self.journal.on);
-            let tokens = tokens.map_or(0, |budget| budget.tokens(now.mono));
-            let foldable: Vec<Order> = self.foldable(budget).skip(tokens).collect();
+            let tokens = if self.journal.on { budget.tokens(now.mono) } else { 0 };
+            let foldable: Vec<Order> = budget.foldable().skip(tokens).collect();
             if foldable.len() > 1 {
-                self.fold(Home::Budget(budget), &foldable, now);
+                self.fold(Home::Budget(id), &foldable, now);
             }
         }
         let waiting: Vec<RecordId> = self
@@ -161,10 +145,6 @@ impl Outbox {
         let seed = self.jitter.u64(..);
         *self = self.another(seed);
         (lost, unknown)
-    }
-
-    fn foldable(&self, budget: BudgetId) -> impl Iterator<Item = Order> + '_ {
-        self.budgets.peek(&budget.0).into_iter().flat_map(Budget::foldable)
     }
 
     /// Removes a record from its budget's queue.

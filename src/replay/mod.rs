@@ -385,7 +385,7 @@ impl Simulation {
         match self.shard.accept(event, number, self.now(), &self.policy) {
             Err(shard::Full) => self.fate(fact).rejected += part.number,
             Ok(accepted) => {
-                let owed = self.owed.entry(accepted.counts_on).or_default();
+                let owed = self.owed.entry(accepted.record).or_default();
                 if accepted.outcome == Outcome::Dropped {
                     add(&mut owed.dropped, Part { dropped: part.number, ..part });
                 } else {

@@ -41,8 +41,8 @@ impl Shard {
         let accepted = self.accept_prepared(prepared, event, occurrences, now)?;
         let is_its_own = as_it_is
             && accepted.outcome == Outcome::Created
-            && self.outbox.name(accepted.counts_on).is_some_and(|(known, _)| known == name);
-        let writer = if is_its_own && self.outbox.carry(accepted.counts_on, now) { Writer::Client } else { Writer::Us };
+            && self.outbox.name(accepted.record).is_some_and(|(known, _)| known == name);
+        let writer = if is_its_own && self.outbox.carry(accepted.record, now) { Writer::Client } else { Writer::Us };
         Ok((accepted, writer))
     }
 }

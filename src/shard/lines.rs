@@ -230,7 +230,7 @@ mod tests {
             let later = Now::at(3_600_000_000_000);
             assert_eq!(shard.next_write(later), None);
             shard.accept(event("b", 1), 1, later, &policy(naming)).unwrap();
-            let line = shard.outbox.line(first.counts_on, "a", line_checksum(&event("a", 2)));
+            let line = shard.outbox.line(first.record, "a", line_checksum(&event("a", 2)));
             assert_eq!(line, Some(2), "{naming:?}");
         }
     }

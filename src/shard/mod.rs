@@ -113,12 +113,8 @@ pub struct Accepted {
     pub outcome: Outcome,
     /// Whether delivery must be woken.
     pub wakes_delivery: bool,
-    /// The record, if its write can be waited for: not when it is deferred or dropped.
-    pub record: Option<outbox::RecordId>,
     /// The record that it counts on, even if that is never written.
-    pub counts_on: outbox::RecordId,
-    /// Whether the event was correlated at all.
-    pub correlation: Correlation,
+    pub record: outbox::RecordId,
 }
 
 /// The outbox has no room for a new record.
@@ -287,7 +283,7 @@ impl Shard {
         now: Now,
     ) -> Accepted {
         let Prepared { source, settings, .. } = *prepared;
-        let correlation = settings.correlation;
+        let record = decision.record;
         let outcome = match decision.fold {
             Fold::Created => Outcome::Created,
             Fold::Counted => Outcome::Counted,
@@ -298,12 +294,11 @@ impl Shard {
             Verdict::Owe { rate } => Payment::Owed { rate },
             Verdict::Drop => {
                 self.lose(LostReason::Suppressed, u64::from(occurrences), now);
-                let (outcome, counts_on) = (Outcome::Dropped, decision.record);
-                return Accepted { outcome, wakes_delivery: false, record: None, counts_on, correlation };
+                return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record };
             }
         };
         let offer = Offer {
-            record: decision.record,
+            record,
             source,
             key: decision.key,
             occurrences,
@@ -318,11 +313,10 @@ impl Shard {
         let wakes_delivery = is_news
             && match why {
                 Why::Turn | Why::Budget => true,
-                Why::Coalescing => self.outbox.is_due_early(decision.record),
+                Why::Coalescing => self.outbox.is_due_early(record),
                 Why::InFlight | Why::Group | Why::Retry => false,
             };
-        let record = (why != Why::Budget).then_some(decision.record);
-        Accepted { outcome, wakes_delivery, record, counts_on: decision.record, correlation }
+        Accepted { outcome, wakes_delivery, record }
     }
 
     /// Returns the record that `event` would fold into, if it is tracked.

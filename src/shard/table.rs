@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::prepared::Prepared;
 use super::storms::{HOME, is_storm};
-use super::{Accepted, Full, Listed, Mirror, Settings, Shard, Sizes};
+use super::{Accepted, Full, Listed, Mirror, Outcome, Settings, Shard, Sizes};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
@@ -205,7 +205,7 @@ impl Shards {
     }
 
     /// Accepts as [`accept`](Self::accept) does, under these rules. Also returns a wait for the write, if the write can
-    /// be waited for.
+    /// be waited for: not when it is deferred or dropped.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -221,18 +221,18 @@ impl Shards {
         let index = self.shard_of_source(prepared.source);
         let result = self.with(index, |shard, now| {
             let accepted = shard.accept_prepared(&prepared, event, occurrences, now)?;
-            let waiting = accepted.record.map(|record| {
-                let (sender, fate) = oneshot::channel();
-                let ticket = self.0.waiters.lock().add(sender);
-                // Without correlation, a taken name is a conflict, as it is for the API server.
-                let on_taken = match accepted.correlation {
-                    Correlation::On => OnTaken::Rename,
-                    Correlation::Off => OnTaken::Refuse,
-                };
-                shard.outbox.await_write(record, ticket, on_taken);
-                Waiting { shards: self.clone(), shard: index, record, ticket, fate }
-            });
-            Ok((accepted, waiting))
+            if matches!(accepted.outcome, Outcome::Deferred | Outcome::Dropped) {
+                return Ok((accepted, None));
+            }
+            let (sender, fate) = oneshot::channel();
+            let (record, ticket) = (accepted.record, self.0.waiters.lock().add(sender));
+            // Without correlation, a taken name is a conflict, as it is for the API server.
+            let on_taken = match prepared.settings.correlation {
+                Correlation::On => OnTaken::Rename,
+                Correlation::Off => OnTaken::Refuse,
+            };
+            shard.outbox.await_write(record, ticket, on_taken);
+            Ok((accepted, Some(Waiting { shards: self.clone(), shard: index, record, ticket, fate })))
         });
         if result.as_ref().is_ok_and(|(accepted, _)| accepted.wakes_delivery) {
             self.wake();

@@ -57,7 +57,7 @@ pub(crate) use ready::NORMAL_TURN;
 pub use record::{Kind, backoff};
 pub use request::{Answer, Applied, Fault, Refusal, Request, Retry, Write};
 pub use settings::Settings;
-pub use settle::Settlement;
+pub use settle::{Feedback, Settlement};
 pub use storm::{STORM_MARK, StormNews};
 pub use tag::{Claim, MESSAGES, has_any_tag, tags};
 pub use tickets::{Fate, OnTaken, Ticket};

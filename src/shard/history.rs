@@ -89,8 +89,8 @@ impl Shard {
                     self.tell(&handle, &settled);
                 }
                 Learned::Absent => {
-                    if let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source)) {
-                        correlator.learn(key, event, count, tag);
+                    if let Some(key) = handle.key {
+                        self.change_correlator(handle.source, |correlator| correlator.learn(key, event, count, tag));
                     }
                 }
             }
@@ -127,11 +127,10 @@ impl Shard {
     pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
         let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) else { return };
         if self.outbox.learn_gone(handle.record, &event.metadata.resource_version, now) == Learned::Absent
-            && let (Some(key), Some(correlator)) = (handle.key, self.sources.peek_mut(&handle.source))
+            && let Some(key) = handle.key
         {
-            let before = correlator.tracked_keys();
-            correlator.learn_gone(key, &event.metadata.resource_version);
-            self.tracked_keys.replace(before, correlator.tracked_keys());
+            let version = &event.metadata.resource_version;
+            self.change_correlator(handle.source, |correlator| correlator.learn_gone(key, version));
             self.explain.gone(handle.object, handle.record);
         }
         self.forget_folded(now);

@@ -141,7 +141,7 @@ impl Shard {
 
     pub(super) fn tell(&mut self, handle: &Handle, settled: &Settled) {
         if let Some(key) = handle.key {
-            self.tell_correlator(handle.source, key, handle.record, settled);
+            self.change_correlator(handle.source, |correlator| correlator.settle(key, handle.record, settled));
         }
     }
 }

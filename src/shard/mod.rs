@@ -45,7 +45,7 @@ use crate::explain::{Ruling, Store, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::limits::Share;
 use crate::outbox::{
-    self, Answer, ClientLine, Kind, LostReason, Offer, Outbox, Payment, Settlement, Why, Write,
+    self, Answer, ClientLine, Feedback, Forgotten, Kind, LostReason, Offer, Outbox, Payment, Settlement, Why, Write,
 };
 
 /// LIMIT: sources evicted in one call, while all other callers wait for the shard.
@@ -383,7 +383,8 @@ impl Shard {
             self.lose(reason, lost.total(), now);
         }
         if let Some(feedback) = &settlement.feedback {
-            self.tell_correlator(feedback.source, feedback.key, feedback.record, &feedback.settled);
+            let Feedback { source, key, record, settled } = feedback;
+            self.change_correlator(*source, |correlator| correlator.settle(*key, *record, settled));
         }
         self.forget_folded(now);
     }
@@ -442,15 +443,16 @@ impl Shard {
             if let Some(folds) = &mut self.folds {
                 folds.push((forgotten.record, forgotten.into));
             }
-            self.tell_correlator(forgotten.source, forgotten.key, forgotten.record, &Settled::Forgotten);
+            let Forgotten { source, key, record, .. } = forgotten;
+            self.change_correlator(source, |correlator| correlator.settle(key, record, &Settled::Forgotten));
         }
     }
 
-    /// Tells the correlator of a source what has become of a record.
-    fn tell_correlator(&mut self, source: Key, key: Key, record: outbox::RecordId, settled: &Settled) {
+    /// Changes the correlator of a source, if that is still tracked.
+    fn change_correlator(&mut self, source: Key, change: impl FnOnce(&mut Correlator)) {
         if let Some(correlator) = self.sources.peek_mut(&source) {
             let before = correlator.tracked_keys();
-            correlator.settle(key, record, settled);
+            change(correlator);
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }
     }

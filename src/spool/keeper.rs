@@ -113,7 +113,7 @@ impl Keeper {
     }
 
     fn read(&self) -> Result<(Store, Content), Error> {
-        let store = store::opened(|| self.medium.open())?;
+        let store = Store::new(|| self.medium.open())?;
         let content = store.load()?;
         Ok((store, content))
     }

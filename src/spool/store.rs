@@ -69,8 +69,9 @@ pub(super) struct Content {
 }
 
 impl Store {
-    pub(super) fn new(database: Database) -> Self {
-        Self(database)
+    /// Opens the file by `open`.
+    pub(super) fn new(open: impl FnOnce() -> Result<Database, redb::DatabaseError>) -> Result<Self, Error> {
+        contained(|| Ok(Self(open()?)))
     }
 
     /// Reads the whole file.
@@ -162,9 +163,4 @@ fn id(shard: usize, record: RecordId) -> String {
 /// Runs `act`, and converts a panic to an error.
 fn contained<T>(act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_panic| Err(Error::Damaged("redb panicked over it".to_owned())))
-}
-
-/// As [`contained`], for opening.
-pub(super) fn opened(open: impl FnOnce() -> Result<Database, redb::DatabaseError>) -> Result<Store, Error> {
-    contained(|| Ok(Store::new(open()?)))
 }

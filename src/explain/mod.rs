@@ -109,7 +109,8 @@ pub struct Store {
 /// The place of a fact: its object and its number within the object.
 #[derive(Debug, Clone, Copy)]
 pub struct Spot {
-    object: Key,
+    /// Its object.
+    pub object: Key,
     fact: usize,
     /// The hash of the fact at that number.
     mark: u64,
@@ -524,11 +525,6 @@ impl Store {
         let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX));
         history.keep((record, kind), spot.fact, (&event.message, marks.message, 1), acknowledged.max(0));
         self.remark(spot, (Verdict::Counted, "restored"), number.into(), Some(record), &event.message, now);
-    }
-
-    /// Returns the object of a place.
-    pub const fn object(&self, spot: Spot) -> Key {
-        spot.object
     }
 
     /// Notes that the upstream no longer holds a record; the next occurrence begins another one.

@@ -2,6 +2,7 @@
 
 use smol_str::SmolStr;
 
+use super::history::heap;
 use crate::clock::Mono;
 use crate::event::{Event, cut};
 
@@ -207,7 +208,6 @@ impl Group {
     /// Returns its bytes, with its entries in two tables.
     pub(super) fn bytes(&self) -> usize {
         let texts = [&self.event_type, &self.reason, &self.kind, &self.namespace, &self.component];
-        let heap = |text: &SmolStr| if text.is_heap_allocated() { text.len() + 16 } else { 0 };
         2 * size_of::<Self>() + 64 + texts.into_iter().map(heap).sum::<usize>()
     }
 

@@ -90,7 +90,7 @@ impl Shard {
             self.explain.remark(*spot, remark, number, Some(record), text, now);
         }
         if settlement.feedback.as_ref().is_some_and(|feedback| feedback.settled == Settled::Forgotten) {
-            self.explain.ended(self.explain.object(*spot), record);
+            self.explain.ended(spot.object, record);
         }
     }
 

@@ -451,22 +451,23 @@ impl Record {
 /// Whether everything that identifies a record is equal. With `varies`, the members outside the aggregate key may
 /// differ.
 fn identifies(ours: &Event, found: &Event, varies: bool) -> bool {
-    let object = |event: &Event| {
+    fn object(event: &Event) -> [&SmolStr; 5] {
         let ObjectReference { kind, namespace, name, uid, api_version, .. } = &event.involved_object;
-        [kind, namespace, name, uid, api_version].map(Clone::clone)
-    };
-    let rest = |event: &Event| {
-        let field_path = event.involved_object.field_path.clone();
-        (event.message.clone(), field_path, event.action.clone(), event.related.clone())
-    };
+        [kind, namespace, name, uid, api_version]
+    }
     ours.reason == found.reason
         && ours.event_type == found.event_type
         && ours.source == found.source
         && ours.reporting_controller == found.reporting_controller
         && ours.reporting_instance == found.reporting_instance
         && object(ours) == object(found)
-        && (varies || rest(ours) == rest(found))
+        && (varies
+            || ours.message == found.message
+                && ours.involved_object.field_path == found.involved_object.field_path
+                && ours.action == found.action
+                && ours.related == found.related)
 }
+
 /// Returns the pause after `failures` in a row: `first` doubled each time up to `max`, cut by up to a half by `jitter`
 /// (0..1).
 pub fn backoff(failures: u32, jitter: f64, first: Duration, max: Duration) -> Duration {

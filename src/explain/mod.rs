@@ -216,9 +216,8 @@ impl Store {
     }
 
     fn receive_marked(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        let spot = self.find(marks, event, number, now)?;
-        self.flow[0].add(now.mono, number);
-        self.groups[spot.group].receive(now.mono, number);
+        let spot = self.spot(marks, event, now)?;
+        self.receive_at(spot, number, now);
         Some(spot)
     }
 
@@ -248,30 +247,20 @@ impl Store {
         Some(Received::At(spot, marks, message, repeat))
     }
 
-    /// Finds or creates the place of an event's fact.
+    /// Finds or creates the place of an event's fact, and marks its object as the most recently updated. `None` if the
+    /// store is off.
     pub fn spot(&mut self, marks: Marks, event: &Event, now: Now) -> Option<Spot> {
-        self.find(marks, event, 0, now)
-    }
-
-    /// Finds or creates the fact, and marks its object as the most recently updated.
-    fn find(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
         if !self.is_on() {
             return None;
         }
         self.began.get_or_insert(now.wall);
         let object = marks.object;
-        if !self.objects.contains(&object) {
-            self.objects.put(object, History::new(event));
-        }
-        let history = self.objects.get_mut(&object)?;
+        let history = self.objects.get_or_insert_mut(object, || History::new(event));
         let known = history.find(marks.fact).map(|place| (place, history.facts[place].group));
         let group = known.map_or_else(|| self.group(event), |(_, group)| group);
         let history = self.objects.peek_mut(&object)?;
         history.set_uid(event, marks.uid);
         let place = known.map_or_else(|| history.add_fact(event, marks.fact, group, now), |(place, _)| place);
-        if number > 0 {
-            history.facts[place].receive(number, now);
-        }
         let mark = history.facts[place].mark;
         self.count(object);
         Some(Spot { object, fact: place, mark, group })
@@ -503,7 +492,7 @@ impl Store {
     ) {
         self.end_run(record);
         let (marks, messages) = (Marks::new(self.secret, event), self.settings.messages);
-        let Some(spot) = self.find(marks, event, 0, now) else { return };
+        let Some(spot) = self.spot(marks, event, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         history.end(record);
         let Some(fact) = history.fact_at(spot) else { return };

@@ -33,11 +33,9 @@ impl Shard {
         self.outbox.fold_elsewhere();
     }
 
-    /// Hands records that fold into storm records over to `home`. Returns whether there were any.
-    pub fn hand_over(&mut self, home: &mut Self, now: Now) -> bool {
-        let all = self.outbox.take_leaving();
-        let is_something = !all.is_empty();
-        for leaving in all {
+    /// Hands records that fold into storm records over to `home`.
+    pub fn hand_over(&mut self, home: &mut Self, now: Now) {
+        for leaving in self.outbox.take_leaving() {
             let occurrences = i64::try_from(leaving.occurrences()).unwrap_or(i64::MAX);
             let into = home.outbox.take_in(&leaving, now);
             self.ledger.hand_over(occurrences);
@@ -45,7 +43,6 @@ impl Shard {
             self.outbox.has_left(leaving, into, now);
         }
         self.forget_folded(now);
-        is_something
     }
 
     /// Returns events that are known to have folded into storm records.

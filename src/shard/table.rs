@@ -336,7 +336,8 @@ impl Shards {
     ///
     /// Locks of several shards are taken in ascending order, but that of the shard with the storm records last.
     fn hand_on(&self, shard: &mut Shard, now: Now) {
-        if shard.outbox.is_leaving() && shard.hand_over(&mut self.0.shards[HOME].lock(), now) {
+        if shard.outbox.is_leaving() {
+            shard.hand_over(&mut self.0.shards[HOME].lock(), now);
             self.wake();
         }
         if shard.outbox.has_changes() {

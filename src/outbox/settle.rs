@@ -60,14 +60,13 @@ impl Outbox {
         // A create was answered that the name is taken, and there is nothing. A webhook may refuse with 409.
         let is_stuck = matches!((&answer, &record.stand), (Answer::Missing, Stand::Taken { .. }));
         record.note_failure(&answer, now.mono);
-        let found = if let Answer::Stored(found) = &answer { Some((**found).clone()) } else { None };
         let fact = if is_refused {
             let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
             Fact::Refused(Refusal { reason: RefusalReason::Exists, status })
         } else if record.waits_for_rights(sent.call, &answer, now.mono) {
             Fact::Retry(Applied::No)
         } else {
-            fact(record, sent, answer, now)
+            fact(record, sent, &answer, now)
         };
         if let (Fact::Conflict, Call::Patch) = (&fact, sent.call) {
             // It was not executed, so a count that it would have written shows nothing.
@@ -96,8 +95,9 @@ impl Outbox {
             // They wait again, for the next request or until they are given up.
             record.pending.merge(sent.occurrences);
         }
+        let found = if let Answer::Stored(found) = answer { Some(found) } else { None };
         match effect {
-            Effect::Held { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_ref(), now),
+            Effect::Held { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_deref(), now),
             Effect::Again => is_stuck.then(|| self.expire(id, sent, now)).flatten().unwrap_or_else(|| {
                 self.ask_again(id, now);
                 Settlement::default()
@@ -354,12 +354,12 @@ fn expired() -> Loss {
 }
 
 /// Reduces an answer to the fact that `stand.rs` needs.
-fn fact(record: &Record, sent: Sent, answer: Answer, now: Now) -> Fact {
+fn fact(record: &Record, sent: Sent, answer: &Answer, now: Now) -> Fact {
     match answer {
-        Answer::Stored(found) => Fact::Stored(record.see(&found, sent.group, now)),
+        Answer::Stored(found) => Fact::Stored(record.see(found, sent.group, now)),
         Answer::Missing => Fact::Missing,
         Answer::Exists => Fact::Exists,
-        Answer::Refused(refusal) => Fact::Refused(refusal),
+        Answer::Refused(refusal) => Fact::Refused(refusal.clone()),
         Answer::Retry(Retry { fault: Fault::Conflict, .. }) => Fact::Conflict,
         Answer::Retry(retry) => Fact::Retry(retry.applied),
     }

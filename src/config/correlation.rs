@@ -31,7 +31,7 @@ const GROUP: Rate = Rate { qps: 1.0, burst: 30 };
 
 /// The policy without a section: client-go's constants, and a budget per group.
 pub(super) fn default_policy() -> Policy {
-    Policy { base: Arc::new(Settings { group: Some(GROUP), ..Settings::default() }), rules: Vec::new() }
+    Policy::from(Settings { group: Some(GROUP), ..Settings::default() })
 }
 
 /// Reads the section; its limits go into `shard`.

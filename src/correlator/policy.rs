@@ -92,6 +92,13 @@ impl Matches {
     }
 }
 
+/// Settings without rules.
+impl From<Settings> for Policy {
+    fn from(base: Settings) -> Self {
+        Self { base: Arc::new(base), rules: Vec::new() }
+    }
+}
+
 impl Policy {
     /// Returns the settings for `event`.
     pub fn select(&self, event: &Event) -> &Arc<Settings> {

@@ -236,8 +236,6 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use crate::clock::Now;
     use crate::correlator::{Field, KeySecret, Policy, Settings};
     use crate::event::Event;
@@ -249,7 +247,7 @@ mod tests {
     fn a_digest_is_written_while_its_budget_continues_to_fold() {
         let spam_key = vec![Field::SourceComponent];
         let base = Settings { burst_size: 1, qps: 1.0, spam_key, ..Settings::default() };
-        let policy = Policy { base: Arc::new(base), rules: Vec::new() };
+        let policy = Policy::from(base);
         let outbox = outbox::Settings { digest_after: 4, ..outbox::Settings::default() };
         let settings = shard::Settings { outbox, ..shard::Settings::default() };
         let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
@@ -295,7 +293,7 @@ mod tests {
         let base = Settings { burst_size, qps: 0.01, spam_key: vec![Field::SourceComponent], ..Settings::default() };
         let outbox = outbox::Settings { digest_after, ..outbox::Settings::default() };
         let settings = shard::Settings { outbox, ..shard::Settings::default() };
-        (Shard::new(KeySecret(1, 2), settings, 1), Policy { base: Arc::new(base), rules: Vec::new() })
+        (Shard::new(KeySecret(1, 2), settings, 1), Policy::from(base))
     }
 
     fn numbered(number: usize) -> Event {

@@ -227,8 +227,6 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use crate::clock::Now;
     use crate::correlator::{KeySecret, Policy, Rate, Settings, Suppression};
     use crate::event::{ApiGroup, Event, EventSeries, MicroTime, ObjectReference, RareMeta, Time};
@@ -239,8 +237,7 @@ mod tests {
     const STEP: i64 = 500_000_000;
 
     fn policy(suppression: Suppression, qps: f32) -> Policy {
-        let base = Settings { suppression, burst_size: 2, qps, ..Settings::default() };
-        Policy { base: Arc::new(base), rules: Vec::new() }
+        Policy::from(Settings { suppression, burst_size: 2, qps, ..Settings::default() })
     }
 
     /// Reports the same event in each step. Returns the steps in which it was written.
@@ -293,8 +290,7 @@ mod tests {
     #[test]
     fn a_reloaded_group_budget_applies_to_what_is_repeated() {
         let policy = |suppression, group| {
-            let base = Settings { suppression, burst_size: 1000, qps: 100.0, group, ..Settings::default() };
-            Policy { base: Arc::new(base), rules: Vec::new() }
+            Policy::from(Settings { suppression, burst_size: 1000, qps: 100.0, group, ..Settings::default() })
         };
         let low = Some(Rate { qps: 0.02, burst: 2 });
         for before in [policy(Suppression::Defer, None), policy(Suppression::Drop, low)] {
@@ -346,7 +342,7 @@ mod tests {
     /// before the sixth. Returns the last create.
     fn written_of_group(first: &Event, change: fn(&mut Event)) -> Event {
         let max_events = const { std::num::NonZeroUsize::new(2).unwrap() };
-        let policy = Policy { base: Settings { max_events, ..Settings::default() }.into(), ..Policy::default() };
+        let policy = Policy::from(Settings { max_events, ..Settings::default() });
         let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
         let (now, mut outcomes, mut event) = (Now::at(1_000_000_000), Vec::new(), first.clone());
         for number in 0..7 {

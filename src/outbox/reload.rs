@@ -117,7 +117,7 @@ mod tests {
     }
 
     fn policy(burst_size: u32, qps: f32, group: Option<Rate>) -> Policy {
-        Policy { base: Arc::new(Settings { burst_size, qps, group, ..Settings::default() }), rules: Vec::new() }
+        Policy::from(Settings { burst_size, qps, group, ..Settings::default() })
     }
 
     fn settings(outbox: outbox::Settings) -> shard::Settings {
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &some)), (vec![1; 2], vec![1; 2]));
         assert_eq!(reloaded(of_one_object(8), (&same, &some), (&same, &none)), (vec![1; 2], vec![]));
         let drop = Settings { suppression: Suppression::Drop, ..(*some.base).clone() };
-        let drop = Policy { base: Arc::new(drop), rules: Vec::new() };
+        let drop = Policy::from(drop);
         assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &drop)), (vec![1; 2], vec![1; 2]));
         // A digest is of the rule of its events.
         let matches = Matches { reason: vec![Pattern::Prefix("Reason".into())], ..Matches::default() };
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn what_is_repeated_moves_to_the_budget_of_a_new_spam_key() {
         let one = Settings { spam_key: vec![Field::SourceComponent], ..(*policy(3, 0.0, None).base).clone() };
-        let one = Policy { base: Arc::new(one), rules: Vec::new() };
+        let one = Policy::from(one);
         let (same, each) = (settings(outbox::Settings::default()), policy(3, 0.0, None));
         let mut shard = Shard::new(KeySecret(1, 2), same.clone(), 1);
         report(&mut shard, of_many_objects(4), &each, 1);

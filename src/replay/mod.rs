@@ -187,7 +187,7 @@ pub fn client_go() -> (Policy, shard::Settings) {
         ..Default::default()
     };
     let outbox = outbox::Settings { coalesce_interval: Duration::ZERO, ..Default::default() };
-    (Policy { base: settings.into(), rules: Vec::new() }, shard::Settings { outbox, ..Default::default() })
+    (Policy::from(settings), shard::Settings { outbox, ..Default::default() })
 }
 
 /// Returns the time of an event by its members lastTimestamp, eventTime or firstTimestamp, else that of its creation, as

@@ -77,7 +77,6 @@ impl Shards {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
-    use std::sync::Arc;
 
     use futures_util::FutureExt as _;
 
@@ -217,7 +216,7 @@ mod tests {
         let object = Settings { burst_size: 1, qps: 0.0, ..Settings::default() };
         let group = Settings { group: Some(Rate { qps: 0.0, burst: 1 }), ..Settings::default() };
         for (base, is_sent) in [(object, false), (group, true)] {
-            let policy = Policy { base: Arc::new(base), rules: Vec::new() };
+            let policy = Policy::from(base);
             let (mut shard, now, mine) = (shard("me"), Now::at(1_000_000_000), event(1));
             shard.accept(Event { message: "other".into(), ..event(1) }, 1, now, &policy).unwrap();
             if is_sent {

@@ -278,10 +278,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.explain.enabled = true;
         settings.explain.max_bytes = NonZeroUsize::new(MAX).unwrap();
-        let policy = Policy {
-            base: crate::correlator::Settings { burst_size: 2, ..Default::default() }.into(),
-            rules: Vec::new(),
-        };
+        let policy = Policy::from(crate::correlator::Settings { burst_size: 2, ..Default::default() });
         let (clock, count) = (Clock::manual(1_700_000_000_000_000_000), NonZeroUsize::new(4).unwrap());
         let shards = Shards::new(count, &settings, policy, clock.clone(), KeySecret(1, 2), 1);
         let mut random = fastrand::Rng::with_seed(7);

@@ -155,7 +155,6 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
-    use std::sync::Arc;
 
     use super::*;
     use crate::correlator::{KeySecret, NAME_BYTES_MAX, Naming, Settings};
@@ -181,7 +180,7 @@ mod tests {
     }
 
     fn shard(base: Settings) -> (Shard, Policy) {
-        let policy = Policy { base: Arc::new(base), rules: Vec::new() };
+        let policy = Policy::from(base);
         let outbox = crate::outbox::Settings {
             coalesce_interval: std::time::Duration::ZERO,
             max_records: NonZeroUsize::new(100).unwrap(),
@@ -518,8 +517,7 @@ mod tests {
     fn a_record_that_folds_at_once_is_not_known() {
         let mut settings = shard::Settings::default();
         (settings.explain.enabled, settings.outbox.digest_after) = (true, 2);
-        let base = Settings { qps: 1e-6, burst_size: 1, ..Default::default() };
-        let policy = Policy { base: base.into(), rules: Vec::new() };
+        let policy = Policy::from(Settings { qps: 1e-6, burst_size: 1, ..Default::default() });
         let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
         let at = Now::at(1);
         for reason in ["R1", "R2", "R3", "R4", "R4", "R4"] {

@@ -260,11 +260,10 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
-    use std::sync::Arc;
 
     use super::*;
     use crate::clock::Clock;
-    use crate::correlator::{KeySecret, Settings};
+    use crate::correlator::KeySecret;
     use crate::outbox::{Answer, Applied, Fault, Request, Retry, Write};
     use crate::shard;
 
@@ -284,8 +283,7 @@ mod tests {
     }
 
     fn setup() -> (Shard, Policy) {
-        let policy = Policy { base: Arc::new(Settings::default()), rules: Vec::new() };
-        (Shard::new(KeySecret(1, 2), shard::Settings::default(), 1), policy)
+        (Shard::new(KeySecret(1, 2), shard::Settings::default(), 1), Policy::default())
     }
 
     /// A shard whose first record has a create in flight.

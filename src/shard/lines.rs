@@ -215,10 +215,7 @@ mod tests {
         for naming in [Naming::Client, Naming::Deterministic] {
             let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
             shard.identify("me");
-            let policy = |naming| {
-                let base = crate::correlator::Settings { naming, ..crate::correlator::Settings::default() };
-                Policy { base: std::sync::Arc::new(base), rules: Vec::new() }
-            };
+            let policy = |naming| Policy::from(crate::correlator::Settings { naming, ..Default::default() });
             let event = |name: &str, count| {
                 let mut event = Event { count, reason: "BackOff".into(), ..Event::default() };
                 event.metadata.name = name.into();

@@ -517,7 +517,7 @@ mod tests {
         let (clock, group) = (Clock::manual(1_700_000_000_000_000_000), Some(Rate { qps: 0.0, burst: 0 }));
         let shards = shards(2, 10, clock.clone());
         let base = correlator::Settings { group, ..correlator::Settings::default() };
-        shards.reload(&Settings::default(), Policy { base: base.into(), rules: Vec::new() });
+        shards.reload(&Settings::default(), Policy::from(base));
         let source = (0..).find(|source| shards.shard_of(&event((*source, 0, 0))) == HOME + 1).unwrap();
         for object in 0..3 {
             shards.accept(event((source, object, 0)), 1).unwrap();

@@ -20,9 +20,7 @@ impl Outbox {
     /// Leaves the create of a new record to its client, and takes the tokens for it. Returns `false` if the record
     /// could not be written now; then it waits as any other.
     pub fn carry(&mut self, id: RecordId, now: Now) -> bool {
-        let Some(record) = self.records.get(&id).filter(|record| record.was_never_sent() && !record.is_staged) else {
-            return false;
-        };
+        let Some(record) = self.records.get(&id).filter(|record| record.was_never_sent()) else { return false };
         let (Phase::Queued(order), budget_id) = (&record.phase, record.budget) else { return false };
         let pays = self.budgets.get_mut(&budget_id.0).is_some_and(|budget| budget.pay_for(*order, now.mono));
         if !pays {

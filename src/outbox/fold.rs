@@ -124,7 +124,7 @@ impl Outbox {
         let waiting: Vec<RecordId> = self
             .records
             .iter()
-            .filter(|(_, record)| matches!(record.phase, Phase::Cooling | Phase::Queued(_)))
+            .filter(|(_, record)| matches!(record.phase, Phase::Cooling | Phase::Queued(_) | Phase::Staged(_)))
             .map(|(id, _)| *id)
             .collect();
         for id in waiting {
@@ -147,16 +147,19 @@ impl Outbox {
         (lost, unknown)
     }
 
-    /// Removes a record from its budget's queue.
+    /// Removes a record from the queue of its budget or its group.
     pub(super) fn unqueue(&mut self, id: RecordId) {
         let Some(record) = self.records.get_mut(&id) else { return };
-        let Phase::Queued(order) = record.phase else { return };
-        record.phase = Phase::Cooling;
-        if record.is_staged {
-            self.unstage(id, order);
-        } else if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
-            budget.remove(order);
+        match record.phase {
+            Phase::Queued(order) => {
+                if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
+                    budget.remove(order);
+                }
+            }
+            Phase::Staged(order) => self.groups.remove(record.group, order),
+            Phase::Settled | Phase::Cooling | Phase::InFlight(_) | Phase::Backoff(_) => return,
         }
+        record.phase = Phase::Cooling;
     }
 
     fn fold(&mut self, home: Home, orders: &[Order], now: Now) {

@@ -78,7 +78,7 @@ impl Outbox {
             && match record.phase {
                 Phase::Cooling => call != Some(Call::Read),
                 Phase::Backoff(_) => call == Some(Call::Patch),
-                Phase::Settled | Phase::Queued(_) | Phase::InFlight(_) => false,
+                Phase::Settled | Phase::Queued(_) | Phase::Staged(_) | Phase::InFlight(_) => false,
             };
         if is_done {
             self.remove(id, now);

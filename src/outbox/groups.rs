@@ -194,6 +194,13 @@ impl Groups {
         (!self.turns.is_empty()).then(next_token)
     }
 
+    /// Removes a record from its group's queue.
+    pub(super) fn remove(&mut self, group: Option<Membership>, order: Order) {
+        if let Some(group) = group.and_then(|group| self.waiting.get_mut(&group.key)) {
+            group.remove(order);
+        }
+    }
+
     /// Returns the number of storm records in this shard.
     pub(super) fn storms(&self) -> usize {
         self.waiting.values().filter(|group| group.has_record).count()
@@ -310,8 +317,7 @@ impl Outbox {
             Rank::Shown
         };
         let order = Order { rank, class, since: now.mono, record: id };
-        record.phase = Phase::Queued(order);
-        (record.is_staged, record.paid) = (true, true);
+        (record.phase, record.paid) = (Phase::Staged(order), true);
         let source = record.source;
         let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class, source, membership));
         group.rate = membership.rate;
@@ -339,19 +345,10 @@ impl Outbox {
             return;
         }
         let group = rate.map(|rate| self.groups.of(&record.event, rate));
-        if record.is_staged {
+        if matches!(record.phase, Phase::Staged(_)) {
             self.change_in_queue(id, now, |record| record.group = group);
         } else {
             record.group = group;
-        }
-    }
-
-    /// Removes a record from its group's queue.
-    pub(super) fn unstage(&mut self, id: RecordId, order: Order) {
-        let Some(record) = self.records.get_mut(&id) else { return };
-        record.is_staged = false;
-        if let Some(group) = record.group.and_then(|group| self.groups.waiting.get_mut(&group.key)) {
-            group.remove(order);
         }
     }
 
@@ -371,7 +368,6 @@ impl Outbox {
             if let Some(Order { record: id, .. }) = popped
                 && let Some(record) = self.records.get_mut(&id)
             {
-                record.is_staged = false;
                 record.has_passed = true;
                 self.groups.turns.had_turn(class);
                 return Some(id);
@@ -535,12 +531,14 @@ impl Record {
     /// of a group that they did not have: those that their own budget has paid, and those that an earlier process has
     /// left.
     pub(super) fn changes_group(&self, rate: Option<Rate>) -> bool {
-        let is_free = self.paid && !self.is_staged;
+        let is_free = self.paid && !matches!(self.phase, Phase::Staged(_));
         self.group.and_then(|group| group.rate) != rate && (rate.is_none() || !is_free)
     }
 
-    /// Lets its next write pay again: a token of its own budget, of its group and of the ceiling.
-    pub(super) const fn owe_tokens(&mut self) {
+    /// Ends a write: the next one pays again, a token of its own budget, of its group and of the ceiling, and its tries
+    /// begin again.
+    pub(super) const fn end_write(&mut self) {
         (self.paid, self.has_passed) = (false, false);
+        (self.tries, self.failing_since) = (0, None);
     }
 }

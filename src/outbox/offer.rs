@@ -108,7 +108,7 @@ impl Outbox {
             wakes_delivery = is_recharged || matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
             let waits = match record.phase {
                 Phase::Settled => None,
-                Phase::Queued(_) if wakes_delivery => None,
+                Phase::Queued(_) | Phase::Staged(_) if wakes_delivery => None,
                 _ => Some(record.why(|budget| super::is_filed(&self.budgets, budget))),
             };
             if waits.is_some() {
@@ -173,7 +173,8 @@ impl Outbox {
     /// another spam key, or to a new rate.
     pub(super) fn charge(&mut self, id: RecordId, to: BudgetId, rate: Rate, now: Now) {
         let Some(record) = self.records.get(&id) else { return };
-        let (before, source, is_staged) = (record.budget, record.source, record.is_staged);
+        let (before, source) = (record.budget, record.source);
+        let is_staged = matches!(record.phase, Phase::Staged(_));
         self.rates.differ(rate);
         if before != to {
             self.budget(to, || Budget::new(source, Some(rate))).members += 1;
@@ -199,7 +200,8 @@ impl Outbox {
     /// Changes members of a record that determine its place in a queue: removes it from the queue, changes it and
     /// queues it again.
     pub(super) fn change_in_queue(&mut self, id: RecordId, now: Now, change: impl FnOnce(&mut Record)) {
-        let queued = self.records.get(&id).is_some_and(|record| matches!(record.phase, Phase::Queued(_)));
+        let record = self.records.get(&id);
+        let queued = record.is_some_and(|record| matches!(record.phase, Phase::Queued(_) | Phase::Staged(_)));
         self.unqueue(id);
         if let Some(record) = self.records.get_mut(&id) {
             change(record);
@@ -220,7 +222,7 @@ impl Outbox {
                 record.phase = Phase::Cooling;
                 self.set_record_timer(id);
             }
-            Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) | Phase::Backoff(_) => {}
+            Phase::Cooling | Phase::Queued(_) | Phase::Staged(_) | Phase::InFlight(_) | Phase::Backoff(_) => {}
         }
     }
 }

@@ -108,8 +108,6 @@ pub(super) struct Record {
     pub(super) group: Option<Membership>,
     /// Whether its group has paid too.
     pub(super) has_passed: bool,
-    /// Whether it is in its group's queue instead of its budget's.
-    pub(super) is_staged: bool,
     /// The earliest timer set for the record.
     pub(super) timer: Option<Mono>,
     /// The repairs of `event` after the upstream had refused it.
@@ -131,6 +129,8 @@ pub(super) enum Phase {
     Cooling,
     /// Waits in its budget for a token and its turn.
     Queued(Order),
+    /// Waits in its group for a token and its turn, after its budget has paid.
+    Staged(Order),
     /// A request is in flight.
     InFlight(Sent),
     /// The last try failed; retried at this time.
@@ -177,7 +177,6 @@ impl Record {
             paid: false,
             group: None,
             has_passed: false,
-            is_staged: false,
             timer: None,
             repaired: Vec::new(),
             tries: 0,
@@ -383,9 +382,9 @@ impl Record {
     /// Returns the wait reason of its write. `is_filed` returns whether a write of a budget can be sent now.
     pub(super) fn why(&self, is_filed: impl FnOnce(BudgetId) -> bool) -> Why {
         match self.phase {
-            Phase::Queued(_) if self.is_staged => Why::Group,
             Phase::Queued(_) if self.paid || is_filed(self.budget) => Why::Turn,
             Phase::Queued(_) => Why::Budget,
+            Phase::Staged(_) => Why::Group,
             Phase::Backoff(_) if matches!(self.stand, Stand::Carried { .. }) => Why::InFlight,
             Phase::Backoff(_) => Why::Retry,
             Phase::Settled | Phase::Cooling | Phase::InFlight(_) => Why::Coalescing,

@@ -152,9 +152,7 @@ impl Outbox {
             self.ask_again(id, now);
             return settlement;
         }
-        record.owe_tokens();
-        record.tries = 0;
-        record.failing_since = None;
+        record.end_write();
         let owes = record.owes();
         let next = if owes { record.next_write } else { record.goes_at() };
         match (owes, next <= now.mono || self.draining) {
@@ -306,9 +304,7 @@ impl Outbox {
         if record.is_inherited && record.pending.total() == 0 {
             record.switch_tag(own_tag);
         }
-        record.owe_tokens();
-        record.tries = 0;
-        record.failing_since = None;
+        record.end_write();
         let is_stored = record.stand.held().is_some();
         let left = record.waiting().total();
         if is_stored {

@@ -47,7 +47,7 @@ impl Outbox {
             Phase::Cooling if record.next_write <= now.mono => self.enqueue(id, now),
             Phase::Backoff(until) if until <= now.mono => self.enqueue(id, now),
             Phase::Settled | Phase::Cooling | Phase::Backoff(_) => self.set_record_timer(id),
-            Phase::Queued(_) | Phase::InFlight(_) => {}
+            Phase::Queued(_) | Phase::Staged(_) | Phase::InFlight(_) => {}
         }
     }
 
@@ -67,7 +67,7 @@ impl Outbox {
         let at = match record.phase {
             Phase::Backoff(until) => until,
             Phase::Settled => record.goes_at(),
-            Phase::Cooling | Phase::Queued(_) | Phase::InFlight(_) => record.next_write,
+            Phase::Cooling | Phase::Queued(_) | Phase::Staged(_) | Phase::InFlight(_) => record.next_write,
         };
         // The current timer may be later, at the end of a limbo.
         if record.timer.is_none_or(|timer| at < timer) {

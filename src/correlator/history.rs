@@ -39,9 +39,9 @@ impl Correlator {
             return;
         }
         let key = if event.message.starts_with(settings.message_prefix.as_str()) {
-            self.secret.shared(event, settings).aggregate(event, settings)
+            self.secret.shared(event, settings).aggregate()
         } else {
-            self.secret.shared(event, settings).event(event, settings)
+            self.secret.shared(event, settings).event()
         };
         let version = &event.metadata.resource_version;
         if let Some(known) = self.observation(key) {

@@ -238,16 +238,11 @@ impl KeySecret {
     /// Returns all keys of `event`.
     pub fn keys(self, event: &Event, settings: &Settings) -> Keys {
         let mut shared = self.shared(event, settings);
-        Keys {
-            aggregate: shared.aggregate(event, settings),
-            local: shared.local(event, settings),
-            event: shared.event(event, settings),
-            spam: shared.spam(event, settings),
-        }
+        Keys { aggregate: shared.aggregate(), local: shared.local(), event: shared.event(), spam: shared.spam() }
     }
 
     /// Hashes the part that the keys of `event` share, once for all of them.
-    pub(super) fn shared(self, event: &Event, settings: &Settings) -> Shared {
+    pub(super) fn shared<'e>(self, event: &'e Event, settings: &'e Settings) -> Shared<'e> {
         let common = match settings.key_encoding {
             KeyEncoding::Framed => {
                 let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Common);
@@ -259,52 +254,54 @@ impl KeySecret {
             }
             KeyEncoding::Concatenated => None,
         };
-        Shared { secret: self, common, message: None }
+        Shared { secret: self, event, settings, common, message: None }
     }
 }
 
-/// The keys of one event, and of the combined event it becomes.
+/// The keys of one event.
 ///
 /// Hot: every occurrence needs all keys, and hashing is most of a correlator's work. The shared fields and the message
 /// are therefore hashed once.
-pub(super) struct Shared {
+pub(super) struct Shared<'e> {
     secret: KeySecret,
+    event: &'e Event,
+    settings: &'e Settings,
     /// Namespace and [`COMMON`] fields; `None` for concatenated keys.
     common: Option<SipHasher13>,
     message: Option<Key>,
 }
 
-impl Shared {
+impl Shared<'_> {
     /// Returns the spam key: events with an equal one share a budget.
-    pub(super) fn spam(&self, event: &Event, settings: &Settings) -> Key {
-        self.fields(event, settings, Domain::Spam, &settings.spam_key)
+    pub(super) fn spam(&self) -> Key {
+        self.fields(Domain::Spam, &self.settings.spam_key)
     }
 
     /// Returns the aggregate key: events with an equal one can be combined. It is also the combined event's dedup key,
     /// so both kinds share a map.
-    pub(super) fn aggregate(&self, event: &Event, settings: &Settings) -> Key {
-        self.fields(event, settings, Domain::Aggregate, &settings.aggregate_key)
+    pub(super) fn aggregate(&self) -> Key {
+        self.fields(Domain::Aggregate, &self.settings.aggregate_key)
     }
 
     /// Returns the local key, which makes an event distinct within its group.
-    pub(super) fn local(&mut self, event: &Event, settings: &Settings) -> Key {
-        if settings.local_key == [Field::Message] {
-            return self.message(event, settings);
+    pub(super) fn local(&mut self) -> Key {
+        if self.settings.local_key == [Field::Message] {
+            return self.message();
         }
-        self.fields(event, settings, Domain::Local, &settings.local_key)
+        self.fields(Domain::Local, &self.settings.local_key)
     }
 
     /// Returns the event key: events with an equal one are repeats of one event.
-    pub(super) fn event(&mut self, event: &Event, settings: &Settings) -> Key {
+    pub(super) fn event(&mut self) -> Key {
         let Some(common) = self.common else {
-            return self.fields(event, settings, Domain::Event, &EVENT_KEY);
+            return self.fields(Domain::Event, &EVENT_KEY);
         };
-        let mut joiner = Joiner::on(common);
+        let (event, mut joiner) = (self.event, Joiner::on(common));
         // The fields of EVENT_KEY in another order, with the message's hash instead of the message.
         joiner.add_number(Domain::Event as u64);
         joiner.add(&event.reason);
         joiner.add(&event.involved_object.field_path);
-        joiner.add_key(self.message(event, settings));
+        joiner.add_key(self.message());
         if event.event_time.is_some() {
             // Further fields by which `tools/events` distinguishes new-style events (`getKey`).
             joiner.add(&event.action);
@@ -316,15 +313,16 @@ impl Shared {
         joiner.finish()
     }
 
-    fn message(&mut self, event: &Event, settings: &Settings) -> Key {
+    fn message(&mut self) -> Key {
         *self.message.get_or_insert_with(|| {
             let mut joiner = Joiner::new(self.secret, KeyEncoding::Framed, Domain::Message);
-            joiner.add(&value(event, Field::Message, settings));
+            joiner.add(&value(self.event, Field::Message, self.settings));
             joiner.finish()
         })
     }
 
-    fn fields(&self, event: &Event, settings: &Settings, domain: Domain, fields: &[Field]) -> Key {
+    fn fields(&self, domain: Domain, fields: &[Field]) -> Key {
+        let Self { event, settings, .. } = *self;
         let encoding = settings.key_encoding;
         let (mut joiner, fields) = match (self.common, fields.strip_prefix(&COMMON)) {
             (Some(common), Some(rest)) => {
@@ -396,7 +394,7 @@ mod tests {
     }
 
     fn spam(secret: KeySecret, event: &Event, settings: &Settings) -> Key {
-        secret.shared(event, settings).spam(event, settings)
+        secret.shared(event, settings).spam()
     }
 
     #[test]
@@ -417,7 +415,7 @@ mod tests {
         assert_ne!(spam(SECRET, &event, &settings), spam(KeySecret(3, 4), &event, &settings));
         assert_ne!(spam(SECRET, &event, &settings), spam(SECRET, &event, &narrow));
         let mut shared = SECRET.shared(&event, &settings);
-        assert_ne!(shared.aggregate(&event, &settings), shared.event(&event, &settings));
+        assert_ne!(shared.aggregate(), shared.event());
     }
 
     /// Changes one member of an event that a key may contain.
@@ -465,8 +463,7 @@ mod tests {
             {
                 let keys = |event: &Event| {
                     let mut shared = SECRET.shared(event, settings);
-                    let (spam, group) = (shared.spam(event, settings), shared.aggregate(event, settings));
-                    [spam, group, shared.local(event, settings), shared.event(event, settings)]
+                    [shared.spam(), shared.aggregate(), shared.local(), shared.event()]
                 };
                 let differs: Vec<bool> =
                     std::iter::zip(keys(&before), keys(&changed(field))).map(|(a, b)| a != b).collect();

@@ -211,9 +211,7 @@ impl Correlator {
         let budget = match route {
             // COMPAT(client-go): the spam key is that of the combined event, which lacks some members and has another
             // message. The fields of the default spam key are unchanged.
-            Route::Combined if settings.spam_key != SPAM_KEY => {
-                self.secret.shared(event, settings).spam(event, settings)
-            }
+            Route::Combined if settings.spam_key != SPAM_KEY => self.secret.shared(event, settings).spam(),
             Route::Plain | Route::Combined => keys.spam,
         };
         let verdict = self.ask_budget(budget, now, settings);
@@ -299,8 +297,8 @@ pub enum Settled {
 fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {
     let mut keys = KeySecret(0, 0).shared(event, settings);
     let Key(bits) = match route {
-        Route::Plain => keys.event(event, settings),
-        Route::Combined => keys.aggregate(event, settings),
+        Route::Plain => keys.event(),
+        Route::Combined => keys.aggregate(),
     };
     let [high, low] = [bits >> 64, bits & u128::from(u64::MAX)];
     smol_str::format_smolstr!("{}.{:016x}", aggregate::object_part(&event.involved_object.name), high ^ low)

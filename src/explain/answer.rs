@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::history::{Fact, History, OTHERS};
-use super::sentence::{clock, plural};
+use super::sentence::{answer, clock, plural};
 use crate::event::{Event, MicroTime};
 
 /// The objects that are selected; every condition that is given must hold.
@@ -467,13 +467,12 @@ fn of_record(query: &Query, record: &Record) -> Answer {
             ),
         ),
     };
-    Answer { code, text, action: String::new() }
+    answer(code, text, "")
 }
 
 fn off(query: &Query) -> Answer {
     let text = format!("Nothing is known about {}: explain.enabled is false.", query.object());
-    let action = "Set explain.enabled: true. Decisions are recorded from then on.".to_owned();
-    Answer { code: "unknown", text, action }
+    answer("unknown", text, "Set explain.enabled: true. Decisions are recorded from then on.")
 }
 
 fn unknown(
@@ -505,7 +504,7 @@ fn unknown(
     }
     let action = "Check the namespace (-n), and whether its reporter sends its events here. With several replicas ask all, each \
         with a --server of its own: one knows only what it has received.";
-    Answer { code: "unknown", text, action: action.to_owned() }
+    answer("unknown", text, action)
 }
 
 #[cfg(test)]

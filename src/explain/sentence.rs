@@ -24,7 +24,7 @@ impl Part {
     }
 }
 
-fn answer(code: &'static str, text: String, action: &str) -> Answer {
+pub(super) fn answer(code: &'static str, text: String, action: &str) -> Answer {
     Answer { code, text, action: action.to_owned() }
 }
 

@@ -231,10 +231,7 @@ impl Shard {
         self.ledger.receive(u64::from(occurrences));
         if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, &event, now) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
-            if let Some(spot) = self.explain.receive(&event, occurrences, now) {
-                let full = (Note::Rejected, RejectReason::Full.label());
-                self.explain.remark(spot, full, occurrences.into(), None, "", now);
-            }
+            self.note_rejection(&event, occurrences, RejectReason::Full, "", now);
             return Err(Full);
         }
         let (secret, message, namespace) = (self.secret, event.message.clone(), event.metadata.namespace.clone());

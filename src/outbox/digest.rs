@@ -99,10 +99,6 @@ impl Digest {
         self.reasons.first().map(|folded| &folded.reason)
     }
 
-    pub(super) const fn is_storm(&self) -> bool {
-        self.storm.is_some()
-    }
-
     /// Adds the occurrences of a record that folds.
     pub(super) fn fold(&mut self, folded: &Event, occurrences: Occurrences, settings: &Settings) {
         let number = occurrences.total();

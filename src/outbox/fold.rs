@@ -214,13 +214,16 @@ impl Outbox {
     /// Owes a write of the digest with the folded occurrences.
     fn owe_digest(&mut self, home: Home, occurrences: u64, since: Mono, now: Now) {
         let (budget_id, group) = (home.budget(), home.group(self));
+        let (kind, shown) = match home {
+            Home::Budget(_) => (Kind::Digest, WrittenAs::Digest),
+            Home::Group(_) => (Kind::Storm, WrittenAs::Storm),
+        };
         let Some(budget) = self.budgets.peek_mut(&budget_id.0) else { return };
         let Some(digest) = budget.digest() else { return };
         let (id, event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
             record.absorb(event, &mut self.bytes, usize::MAX);
         } else {
-            let kind = if digest.is_storm() { Kind::Storm } else { Kind::Digest };
             let mut record = Record::new(budget.source, budget_id, kind, event, now.mono);
             record.since = since;
             record.group = group;
@@ -232,7 +235,6 @@ impl Outbox {
         }
         self.hold_until_kept(id);
         // Its wait begins with that of the longest-waiting record.
-        let shown = if let Home::Group(_) = home { WrittenAs::Storm } else { WrittenAs::Digest };
         self.owe(id, Occurrences::of(shown, occurrences), since, now);
     }
 }

@@ -266,8 +266,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::correlator::Fold;
-    use crate::outbox::{Answer, Known, Offer, Payment, Request, Settings, Why};
+    use crate::outbox::{Answer, Offer, Payment, Request, Settings, Why};
 
     /// An outbox that keeps a journal, with records whose budget has no token.
     fn outbox(records: u64) -> Outbox {
@@ -283,12 +282,7 @@ mod tests {
     fn offer(outbox: &mut Outbox, number: u64, payment: Payment) -> Why {
         let mut event = Event { count: 1, ..Event::default() };
         event.metadata.name = format!("n{number}").into();
-        let (record, key) = (RecordId(number), Key(number.into()));
-        let (fold, source) = (Fold::Created, Key(1));
-        let budget = Key(2);
-        let (known, group) = (Known::default(), None);
-        let offer = Offer { record, source, key, occurrences: 1, fold, known, payment, budget, group };
-        outbox.offer(offer, event, Now::at(0)).0
+        outbox.offer(Offer::of(number, payment), event, Now::at(0)).0
     }
 
     fn entries(changes: &Changes) -> Vec<u64> {

@@ -74,6 +74,24 @@ impl Offer {
     }
 }
 
+#[cfg(test)]
+impl Offer {
+    /// Returns the offer of a new record of this number, of which nothing is known.
+    pub(super) fn of(number: u64, payment: Payment) -> Self {
+        Self {
+            record: RecordId(number),
+            source: Key(1),
+            key: Key(number.into()),
+            occurrences: 1,
+            fold: Fold::Created,
+            known: Known::default(),
+            payment,
+            budget: Key(2),
+            group: None,
+        }
+    }
+}
+
 impl Outbox {
     /// Takes a record's newer state. Returns the wait reason of its write, and whether delivery must be woken. A record
     /// that is queued already waits for its turn without a wakeup.

@@ -136,10 +136,10 @@ mod tests {
     use std::time::Duration;
 
     use crate::clock::Now;
-    use crate::correlator::{Fold, Key, KeySecret, Policy, Rate, RecordId};
+    use crate::correlator::{Key, KeySecret, Policy, Rate};
     use crate::event::Event;
     use crate::outbox::budget::BudgetId;
-    use crate::outbox::{self, Answer, Applied, Fault, Known, Offer, Outbox, Payment, Request, Retry};
+    use crate::outbox::{self, Answer, Applied, Fault, Offer, Outbox, Payment, Request, Retry};
     use crate::shard::{self, Shard};
 
     /// Fault: it was repeated when the coalescing interval ended, which may be after the drain's deadline.
@@ -200,17 +200,8 @@ mod tests {
         let mut outbox = Outbox::new(outbox::Settings { max_budgets, ..outbox::Settings::default() }, 0);
         let at = |seconds: i64| Now::at(seconds * 1_000_000_000);
         let write = |outbox: &mut Outbox, number: u64, now| {
-            let offer = Offer {
-                record: RecordId(number),
-                source: Key(1),
-                key: Key(number.into()),
-                occurrences: 1,
-                fold: Fold::Created,
-                known: Known::default(),
-                payment: Payment::Owed { rate: Rate { qps: 0.0, burst: 1 } },
-                budget: Key(number.into()),
-                group: None,
-            };
+            let payment = Payment::Owed { rate: Rate { qps: 0.0, burst: 1 } };
+            let offer = Offer { budget: Key(number.into()), ..Offer::of(number, payment) };
             outbox.offer(offer, Event::default(), now);
             let write = outbox.next_write(now);
             write.iter().for_each(|write| drop(outbox.settle(write.record, Answer::Stored(Box::default()), now)));

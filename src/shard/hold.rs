@@ -40,11 +40,6 @@ pub struct Handle {
     is_counted_here: bool,
 }
 
-/// Whether an event stands for other, folded events.
-fn is_folded(event: &Event) -> bool {
-    event.reason == DIGEST_REASON || is_storm(event)
-}
-
 /// Interval between two checks whether a record's request is still in flight.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -59,7 +54,8 @@ impl Shard {
 
     pub(super) fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
-        if lead == Lead::Name && is_folded(event) {
+        // A digest or storm record has no key in a correlator.
+        if lead == Lead::Name && (event.reason == DIGEST_REASON || is_storm(event)) {
             let record = self.outbox.digest(&event.metadata.namespace, name)?;
             let name = name.into();
             return Some(Handle { source, key: None, record, object, name, stored: true, is_counted_here: true });

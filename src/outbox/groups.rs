@@ -73,13 +73,6 @@ pub(super) struct Membership {
     is_mixed: bool,
 }
 
-impl Membership {
-    /// Returns the queue of a source's records that wait for the ceiling only.
-    const fn ungrouped(class: Class, source: Key) -> Self {
-        Self { key: Key(source.0 ^ UNGROUPED[class as usize]), rate: None, is_mixed: true }
-    }
-}
-
 /// The groups of one shard's waiting records.
 #[derive(Debug)]
 pub(super) struct Groups {
@@ -119,7 +112,7 @@ struct Group {
     rate: Option<Rate>,
     is_mixed: bool,
     /// Records that were never written and can fold.
-    // LIMIT: `WAITING_MAX`.
+    // LIMIT: `WAITING_MAX`; `max_records` if they are mixed, because then they do not fold.
     never: BTreeSet<Order>,
     /// The storm record, if it waits, and records with later writes.
     // LIMIT: `max_records`.
@@ -279,8 +272,9 @@ impl Outbox {
         let ceiling = self.settings.groups.ceiling;
         let record = self.records.get_mut(&id)?;
         let membership = record.group.unwrap_or_else(|| {
-            let class = Class::of(record.event.is_warning());
-            Membership::ungrouped(class, record.source)
+            // It waits for the ceiling only.
+            let mask = UNGROUPED[Class::of(record.event.is_warning()) as usize];
+            Membership { key: Key(record.source.0 ^ mask), rate: None, is_mixed: true }
         });
         let is_free = record.group.is_none() && ceiling.is_none();
         if self.draining || record.has_passed || is_free {

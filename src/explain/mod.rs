@@ -448,11 +448,12 @@ impl Store {
         spot: Spot,
         (record, kind): (RecordId, Kind),
         (name, sent): (&SmolStr, i64),
-        (message, marks): (&SmolStr, Marks),
+        message: &SmolStr,
         number: u64,
         now: Now,
     ) {
         self.end_run(record);
+        let message = (message, mark(self.secret, message), 1);
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         if history.fact_at(spot).is_none() {
             return;
@@ -461,9 +462,9 @@ impl Store {
             // A record of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
             let count = i32::try_from(count).unwrap_or(i32::MAX);
-            history.keep((record, kind), spot.fact, (message, marks.message, 1), count);
+            history.keep((record, kind), spot.fact, message, count);
         } else if kind == Kind::Storm {
-            history.hear(record, (message, marks.message, 1));
+            history.hear(record, message);
         }
         let shown = number + history.set_stored(record, name, sent, number);
         let fact = &mut history.facts[spot.fact];

@@ -187,7 +187,7 @@ fn a_storm_record_has_its_newest_message() {
         let event = event(0, "R", message);
         let marks = Marks::new(SECRET, &event);
         let spot = store.spot(marks, &event, now).unwrap();
-        store.written(spot, (RecordId(7), Kind::Storm), (&"n".into(), 9), (&event.message, marks), 1, now);
+        store.written(spot, (RecordId(7), Kind::Storm), (&"n".into(), 9), &event.message, 1, now);
     }
     let history = store.histories().next().unwrap();
     let messages: Vec<_> = history.records[0].messages.iter().map(|(_, message)| message.as_str()).collect();
@@ -249,7 +249,7 @@ fn a_write_shows_no_more_dropped_occurrences_than_its_record_has() {
     let spot = store.spot(marks, &one, Now::at(3)).unwrap();
     let shown = |store: &mut Store, count| {
         let record = (RecordId(1), Kind::Combined);
-        store.written(spot, record, (&"n".into(), count), (&one.message, marks), 1, Now::at(count));
+        store.written(spot, record, (&"n".into(), count), &one.message, 1, Now::at(count));
         store.histories().next().unwrap().facts[0].shown
     };
     assert_eq!(shown(&mut store, 4), 1);

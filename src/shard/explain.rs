@@ -18,7 +18,6 @@ pub(super) const ELSEWHERE: u64 = 1 << 62;
 #[derive(Debug)]
 pub(super) struct Noticed {
     spot: Spot,
-    marks: Marks,
     kind: Kind,
     name: SmolStr,
     message: SmolStr,
@@ -59,25 +58,24 @@ impl Shard {
     /// Notes the state of a write before its answer is applied. `None` is the answer to a client's change.
     pub(super) fn notice(&mut self, record: RecordId, answer: Option<&Answer>, now: Now) -> Option<Noticed> {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
-        let marks = Marks::new(self.secret, seen.event);
-        let spot = self.explain.spot(marks, seen.event, now)?;
+        let spot = self.explain.spot(Marks::new(self.secret, seen.event), seen.event, now)?;
         let (why, text) = match answer {
             Some(Answer::Refused(refusal)) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
             Some(Answer::Retry(retry)) => (retry.fault.label(), SmolStr::default()),
             Some(Answer::Stored(_) | Answer::Missing | Answer::Exists) | None => ("", SmolStr::default()),
         };
         let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());
-        Some(Noticed { spot, marks, kind: seen.kind, name, message, sent: seen.sent, why, text })
+        Some(Noticed { spot, kind: seen.kind, name, message, sent: seen.sent, why, text })
     }
 
     /// Notes the effect of an answer.
     pub(super) fn note_answer(&mut self, record: RecordId, noticed: &Noticed, settlement: &Settlement, now: Now) {
-        let Noticed { spot, marks, kind, name, message, sent, why, text } = noticed;
+        let Noticed { spot, kind, name, message, sent, why, text } = noticed;
         let written = settlement.written.total();
         if written > 0 {
             // Not all of the sent ones may have arrived. A record that owes nothing more has left the outbox.
             let count = self.outbox.glimpse(record).and_then(|seen| seen.shown).unwrap_or(*sent);
-            self.explain.written(*spot, (record, *kind), (name, count), (message, *marks), written, now);
+            self.explain.written(*spot, (record, *kind), (name, count), message, written, now);
         }
         let remark = match settlement.lost {
             Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),

@@ -209,14 +209,7 @@ impl Store {
 
     /// Counts arriving occurrences of an event, and returns the place of their fact. `None` if the store is off.
     pub fn receive(&mut self, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        if !self.is_on() {
-            return None;
-        }
-        self.receive_marked(Marks::new(self.secret, event), event, number, now)
-    }
-
-    fn receive_marked(&mut self, marks: Marks, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        let spot = self.spot(marks, event, now)?;
+        let spot = self.spot(event, now)?;
         self.receive_at(spot, number, now);
         Some(spot)
     }
@@ -243,16 +236,21 @@ impl Store {
             return Some(Received::InRun(verdict));
         }
         let marks = Marks::with(self.secret, event, &message);
-        let spot = self.receive_marked(marks, event, number, now)?;
+        let spot = self.place(marks, event, now)?;
+        self.receive_at(spot, number, now);
         Some(Received::At(spot, marks, message, repeat))
     }
 
     /// Finds or creates the place of an event's fact, and marks its object as the most recently updated. `None` if the
     /// store is off.
-    pub fn spot(&mut self, marks: Marks, event: &Event, now: Now) -> Option<Spot> {
+    pub fn spot(&mut self, event: &Event, now: Now) -> Option<Spot> {
         if !self.is_on() {
             return None;
         }
+        self.place(Marks::new(self.secret, event), event, now)
+    }
+
+    fn place(&mut self, marks: Marks, event: &Event, now: Now) -> Option<Spot> {
         self.began.get_or_insert(now.wall);
         let object = marks.object;
         let history = self.objects.get_or_insert_mut(object, || History::new(event));
@@ -492,14 +490,14 @@ impl Store {
         now: Now,
     ) {
         self.end_run(record);
-        let (marks, messages) = (Marks::new(self.secret, event), self.settings.messages);
-        let Some(spot) = self.spot(marks, event, now) else { return };
+        let message = (&event.message, mark(self.secret, &event.message), self.settings.messages);
+        let Some(spot) = self.spot(event, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         history.end(record);
         let Some(fact) = history.fact_at(spot) else { return };
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         self.groups[fact.group].totals.folded += number;
-        history.keep((into, kind), spot.fact, (&event.message, marks.message, messages), 0);
+        history.keep((into, kind), spot.fact, message, 0);
         if !name.is_empty() {
             history.set_stored(into, name, 0, 0);
         }
@@ -509,11 +507,11 @@ impl Store {
     /// Notes a record of an earlier process, with its occurrences that the upstream has not acknowledged.
     pub fn restore(&mut self, (record, kind): (RecordId, Kind), event: &Event, number: u64, now: Now) {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
-        let marks = Marks::new(self.secret, event);
-        let Some(spot) = self.receive_marked(marks, event, number, now) else { return };
+        let message = (&event.message, mark(self.secret, &event.message), 1);
+        let Some(spot) = self.receive(event, number, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX));
-        history.keep((record, kind), spot.fact, (&event.message, marks.message, 1), acknowledged.max(0));
+        history.keep((record, kind), spot.fact, message, acknowledged.max(0));
         self.remark(spot, (Verdict::Counted, "restored"), number.into(), Some(record), &event.message, now);
     }
 

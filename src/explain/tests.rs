@@ -113,7 +113,7 @@ fn repeats_are_told_whole_whenever_that_is() {
         for store in [&mut at_once, &mut later] {
             accept_as(verdict, store, &event, record, at);
             if record.is_multiple_of(7) && at % 5 == 0 {
-                let spot = store.spot(Marks::new(SECRET, &event), &event, Now::at(at)).unwrap();
+                let spot = store.spot(&event, Now::at(at)).unwrap();
                 store.remark(spot, (Verdict::Written, ""), 1, Some(RecordId(record)), "", Now::at(at));
             }
         }
@@ -172,7 +172,7 @@ fn a_failure_after_a_write_begins_another_series() {
     let event = event(0, "R", "m");
     accept(&mut store, &event, 7, 0);
     for (at, verdict) in [(1, Verdict::Failed), (2, Verdict::Failed), (3, Verdict::Written), (9, Verdict::Failed)] {
-        let spot = store.spot(Marks::new(SECRET, &event), &event, Now::at(at)).unwrap();
+        let spot = store.spot(&event, Now::at(at)).unwrap();
         store.remark(spot, (verdict, "transport"), 0, Some(RecordId(7)), "", Now::at(at));
     }
     let history = store.histories().next().unwrap();
@@ -185,8 +185,7 @@ fn a_storm_record_has_its_newest_message() {
     let (mut store, now) = (store(1_000_000), Now::at(1));
     for message in ["storm: 2 events", "storm: 9 events"] {
         let event = event(0, "R", message);
-        let marks = Marks::new(SECRET, &event);
-        let spot = store.spot(marks, &event, now).unwrap();
+        let spot = store.spot(&event, now).unwrap();
         store.written(spot, (RecordId(7), Kind::Storm), (&"n".into(), 9), &event.message, 1, now);
     }
     let history = store.histories().next().unwrap();
@@ -243,10 +242,9 @@ fn groups_beyond_the_limit_are_counted_together() {
 fn a_write_shows_no_more_dropped_occurrences_than_its_record_has() {
     let mut store = store(1_000_000);
     let (one, other) = (event(0, "R", "one"), event(0, "R", "two"));
-    let marks = Marks::new(SECRET, &one);
     accept(&mut store, &one, 1, 1);
     accept_as(Verdict::Dropped, &mut store, &other, 2, 2);
-    let spot = store.spot(marks, &one, Now::at(3)).unwrap();
+    let spot = store.spot(&one, Now::at(3)).unwrap();
     let shown = |store: &mut Store, count| {
         let record = (RecordId(1), Kind::Combined);
         store.written(spot, record, (&"n".into(), count), &one.message, 1, Now::at(count));

@@ -7,7 +7,7 @@ use super::{Mirror, Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{RecordId, Settled};
 use crate::event::Event;
-use crate::explain::{Group, MINUTES, Marks, Spot, Store, Tap, Unseen, Verdict};
+use crate::explain::{Group, MINUTES, Spot, Store, Tap, Unseen, Verdict};
 use crate::ledger::RejectReason;
 use crate::outbox::{Answer, Forgotten, Kind, LostReason, MESSAGES, Request, Settlement, Write, has_any_tag};
 
@@ -58,7 +58,7 @@ impl Shard {
     /// Notes the state of a write before its answer is applied. `None` is the answer to a client's change.
     pub(super) fn notice(&mut self, record: RecordId, answer: Option<&Answer>, now: Now) -> Option<Noticed> {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
-        let spot = self.explain.spot(Marks::new(self.secret, seen.event), seen.event, now)?;
+        let spot = self.explain.spot(seen.event, now)?;
         let (why, text) = match answer {
             Some(Answer::Refused(refusal)) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
             Some(Answer::Retry(retry)) => (retry.fault.label(), SmolStr::default()),
@@ -126,8 +126,7 @@ impl Shard {
 
     /// Notes a refused change of an event, which is not an occurrence.
     pub fn note_refused_change(&mut self, event: &Event, text: &str, now: Now) {
-        let marks = Marks::new(self.secret, event);
-        if let Some(spot) = self.explain.spot(marks, event, now) {
+        if let Some(spot) = self.explain.spot(event, now) {
             self.explain.remark(spot, (Verdict::Rejected, "change"), 0, None, text, now);
         }
     }

@@ -34,7 +34,6 @@ pub use store::Error;
 
 use crate::correlator::KeySecret;
 use crate::metrics::value;
-use crate::outbox::Entry;
 use crate::shard::Shards;
 use metrics::Metrics;
 
@@ -96,11 +95,11 @@ struct Progress {
     kept: bool,
 }
 
-/// A spool at the start of the program, with the entries of the file if it could be opened.
+/// A spool at the start of the program, with the content of the file if it could be opened.
 #[derive(Debug)]
 pub struct Beginning {
     spool: Spool,
-    entries: Vec<Entry>,
+    opened: Opened,
     secret: KeySecret,
 }
 
@@ -131,14 +130,8 @@ impl Beginning {
             degraded: AtomicBool::new(false),
             lacks_thread: AtomicBool::new(false),
         }));
-        let entries = match opened {
-            Ok(opened) => spool.report(opened),
-            Err(error) => {
-                spool.degrade(&error);
-                Vec::new()
-            }
-        };
-        Self { spool, entries, secret }
+        let opened = opened.inspect_err(|error| spool.degrade(error)).unwrap_or_default();
+        Self { spool, opened, secret }
     }
 
     /// Returns the secret that the shards must hash keys with to find the records of an earlier process.
@@ -150,7 +143,7 @@ impl Beginning {
     #[must_use]
     pub fn restore(self, shards: &Shards) -> Spool {
         shards.keep_journal();
-        self.spool.restore(self.entries, shards);
+        self.spool.restore(self.opened, shards);
         self.spool
     }
 }
@@ -261,11 +254,7 @@ impl Spool {
             disk = back;
         }
         if let Some(opened) = disk.opened.take() {
-            if opened.is_anew {
-                shards.change_all();
-            }
-            let entries = self.report(opened);
-            self.restore(entries, shards);
+            self.restore(opened, shards);
         }
         Ok(disk)
     }
@@ -299,7 +288,24 @@ impl Spool {
         Ok(())
     }
 
-    fn restore(&self, entries: Vec<Entry>, shards: &Shards) {
+    /// Restores the entries of an opened file, and logs and counts its damage.
+    fn restore(&self, Opened { entries, torn, damaged, is_anew }: Opened, shards: &Shards) {
+        if is_anew {
+            shards.change_all();
+        }
+        self.0.metrics.torn.inc_by(torn);
+        if torn > 0 {
+            tracing::error!(entries = torn, "entries of the spool are damaged and lost");
+        }
+        if let Some((damage, file)) = damaged {
+            self.0.metrics.damaged.inc();
+            tracing::error!(
+                damage,
+                file,
+                records = entries.len(),
+                "the spool is damaged; it was set aside, and its valid entries were recovered"
+            );
+        }
         if entries.is_empty() {
             return;
         }
@@ -309,25 +315,6 @@ impl Spool {
         for entry in entries {
             shards.restore(entry);
         }
-    }
-
-    /// Logs and counts damage of an opened file, and returns its entries.
-    fn report(&self, opened: Opened) -> Vec<Entry> {
-        self.0.metrics.torn.inc_by(opened.torn);
-        if opened.torn > 0 {
-            tracing::error!(entries = opened.torn, "entries of the spool are damaged and lost");
-        }
-        if let Some((damage, file)) = opened.damaged {
-            self.0.metrics.damaged.inc();
-            let records = opened.entries.len();
-            tracing::error!(
-                damage,
-                file,
-                records,
-                "the spool is damaged; it was set aside, and its valid entries were recovered"
-            );
-        }
-        opened.entries
     }
 
     /// Continues in memory.

@@ -244,7 +244,7 @@ mod tests {
     use crate::clock::Now;
     use crate::correlator::{Field, KeySecret, Policy, Settings};
     use crate::event::Event;
-    use crate::outbox::{self, Answer, DIGEST_REASON, LostReason, Request};
+    use crate::outbox::{self, DIGEST_REASON, LostReason};
     use crate::shard::{self, Lead, Shard};
 
     /// Fault: after each folded record it waited for one more commit, and was not written before the flood ended.
@@ -274,18 +274,10 @@ mod tests {
                 }
                 being_kept = Some(shard.take_changes());
             }
-            while let Some(write) = shard.next_write(now) {
-                let stored = match write.request {
-                    Request::Create { event, .. } => event,
-                    Request::Patch { patch, .. } => {
-                        Box::new(Event { count: patch.count, message: patch.message, ..Event::default() })
-                    }
-                    Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
-                };
+            for stored in shard.write_all(now) {
                 if stored.reason == DIGEST_REASON || stored.message.contains("folded") {
                     digests.push((step / 200, stored.count));
                 }
-                shard.settle(write.record, Answer::Stored(stored), now);
             }
             assert!(shard.balance().is_exact());
             assert!(shard.sizes().records < 600, "what waits for a fold is a second's");

@@ -74,24 +74,6 @@ impl Offer {
     }
 }
 
-#[cfg(test)]
-impl Offer {
-    /// Returns the offer of a new record of this number, of which nothing is known.
-    pub(super) fn of(number: u64, payment: Payment) -> Self {
-        Self {
-            record: RecordId(number),
-            source: Key(1),
-            key: Key(number.into()),
-            occurrences: 1,
-            fold: Fold::Created,
-            known: Known::default(),
-            payment,
-            budget: Key(2),
-            group: None,
-        }
-    }
-}
-
 impl Outbox {
     /// Takes a record's newer state. Returns the wait reason of its write, and whether delivery must be woken. A record
     /// that is queued already waits for its turn without a wakeup.
@@ -247,11 +229,29 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use super::{Offer, Payment};
     use crate::clock::Now;
-    use crate::correlator::{KeySecret, Policy, Rate, Settings, Suppression};
+    use crate::correlator::{Fold, Key, KeySecret, Known, Policy, Rate, RecordId, Settings, Suppression};
     use crate::event::{ApiGroup, Event, EventSeries, MicroTime, ObjectReference, RareMeta, Time};
     use crate::outbox::Request;
     use crate::shard::{self, Outcome, Shard};
+
+    impl Offer {
+        /// Returns the offer of a new record of this number, of which nothing is known.
+        pub(in crate::outbox) fn of(number: u64, payment: Payment) -> Self {
+            Self {
+                record: RecordId(number),
+                source: Key(1),
+                key: Key(number.into()),
+                occurrences: 1,
+                fold: Fold::Created,
+                known: Known::default(),
+                payment,
+                budget: Key(2),
+                group: None,
+            }
+        }
+    }
 
     /// Less than the coalescing interval, so that the record never leaves the outbox.
     const STEP: i64 = 500_000_000;
@@ -266,18 +266,8 @@ mod tests {
         for step in steps {
             let now = Now::at(step * STEP);
             let event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
-            shard.accept(event.clone(), 1, now, policy).unwrap();
-            while let Some(write) = shard.next_write(now) {
-                written.push(step);
-                let count = match write.request {
-                    Request::Create { event, .. } => event.count,
-                    Request::Patch { patch, .. } => patch.count,
-                    Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
-                };
-                let stored = Event { count, ..event.clone() };
-                shard.settle(write.record, crate::outbox::Answer::Stored(Box::new(stored)), now);
-                assert!(shard.balance().is_exact());
-            }
+            shard.accept(event, 1, now, policy).unwrap();
+            written.extend(shard.write_all(now).iter().map(|_| step));
         }
         written
     }

@@ -106,7 +106,7 @@ mod tests {
     use crate::clock::Now;
     use crate::correlator::{Field, KeySecret, Matches, Pattern, Policy, Rate, Rule, Settings, Suppression};
     use crate::event::Event;
-    use crate::outbox::{self, Answer, GroupSettings, Request};
+    use crate::outbox::{self, GroupSettings};
     use crate::shard::{self, Shard};
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -143,18 +143,7 @@ mod tests {
 
     /// Writes everything that is due. Returns the counts of the requests.
     fn written(shard: &mut Shard, now: Now) -> Vec<i32> {
-        let mut counts = Vec::new();
-        while let Some(write) = shard.next_write(now) {
-            let stored = match write.request {
-                Request::Create { event, .. } => *event,
-                Request::Patch { patch, .. } => Event { count: patch.count, ..Event::default() },
-                Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
-            };
-            counts.push(stored.count);
-            shard.settle(write.record, Answer::Stored(Box::new(stored)), now);
-            assert!(shard.balance().is_exact());
-        }
-        counts
+        shard.write_all(now).iter().map(|stored| stored.count).collect()
     }
 
     fn report(shard: &mut Shard, events: impl Iterator<Item = Event>, policy: &Policy, seconds: i64) {

@@ -473,3 +473,29 @@ impl Shard {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::Request;
+
+    impl Shard {
+        /// Writes all that is due to an upstream that stores it. Returns what was stored.
+        pub(crate) fn write_all(&mut self, now: Now) -> Vec<Event> {
+            let mut all = Vec::new();
+            while let Some(write) = self.next_write(now) {
+                let stored = match write.request {
+                    Request::Create { event, .. } => *event,
+                    Request::Patch { patch, .. } => {
+                        Event { count: patch.count, message: patch.message, ..Event::default() }
+                    }
+                    Request::Read { .. } | Request::Delete { .. } => unreachable!("nothing fails"),
+                };
+                self.settle(write.record, Answer::Stored(Box::new(stored.clone())), now);
+                assert!(self.balance().is_exact());
+                all.push(stored);
+            }
+            all
+        }
+    }
+}

@@ -177,9 +177,7 @@ impl Outbox {
         if own_tag.is_some() && !entry.tag.is_empty() {
             (record.tag, record.is_inherited) = (Some(entry.tag), true);
         } else {
-            record.tag = own_tag;
-            record.pending = record.later.take();
-            record.lines.merge(record.later_lines.take());
+            record.take_own_tag(own_tag);
             record.total += record.pending.total();
         }
         record.sent = Mark { count: record.count_to_write(), tag: record.total };

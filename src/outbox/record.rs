@@ -288,12 +288,16 @@ impl Record {
         self.event.count = i32::try_from(moved).unwrap_or(if moved < 0 { 0 } else { i32::MAX });
     }
 
+    /// Counts all that waits under the record's own `tag` from now on.
+    pub(super) fn take_own_tag(&mut self, tag: Option<SmolStr>) {
+        (self.tag, self.is_inherited) = (tag, false);
+        self.pending.merge(self.later.take());
+        self.lines.merge(self.later_lines.take());
+    }
+
     /// Continues under the record's own `tag`, once the inherited one is settled.
     pub(super) fn switch_tag(&mut self, tag: Option<SmolStr>) {
-        self.tag = tag;
-        self.is_inherited = false;
-        self.pending = self.later.take();
-        self.lines.merge(self.later_lines.take());
+        self.take_own_tag(tag);
         self.total = self.pending.total();
         if let Stand::On(held) | Stand::Unsure { held, .. } = &mut self.stand {
             held.tag = 0;

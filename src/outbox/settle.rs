@@ -240,9 +240,7 @@ impl Outbox {
         let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         if record.is_inherited || !is_gone {
-            record.pending.merge(record.later.take());
-            record.lines.merge(record.later_lines.take());
-            (record.tag, record.is_inherited) = (own_tag, false);
+            record.take_own_tag(own_tag);
             record.total = record.pending.total();
             record.event.count = i32::try_from(record.total).unwrap_or(i32::MAX);
         }

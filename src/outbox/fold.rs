@@ -177,7 +177,6 @@ impl Outbox {
             self.unqueue(*id);
             let Some(record) = self.take(*id) else { continue };
             self.note(*id);
-            self.bytes -= record.size;
             if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
                 budget.members -= 1;
             }
@@ -230,7 +229,6 @@ impl Outbox {
             (record.stand, record.total) = (digest.stand.clone(), digest.total);
             budget.members += 1;
             record.tag = self.own_tag(id);
-            self.bytes += record.size;
             self.put(id, record);
         }
         self.hold_until_kept(id);

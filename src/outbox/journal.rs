@@ -198,7 +198,6 @@ impl Outbox {
         if let Stand::Sent { until } = record.stand {
             record.create_until = Some(until);
         }
-        self.bytes += record.size;
         record.pending.merge(entry.owed);
         self.put(id, record);
         self.note(id);

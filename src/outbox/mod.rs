@@ -212,6 +212,7 @@ impl Outbox {
 
     /// Inserts a record.
     fn put(&mut self, id: RecordId, record: Record) {
+        self.bytes += record.size;
         *self.per_source.entry(record.source).or_insert(0) += 1;
         self.records.insert(id, Box::new(record));
         self.record_count.set(self.records.len());
@@ -220,6 +221,7 @@ impl Outbox {
     /// Removes a record, even if it owes a write.
     fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
         let record = self.records.remove(&id)?;
+        self.bytes -= record.size;
         self.record_count.set(self.records.len());
         if let MapEntry::Occupied(mut own) = self.per_source.entry(record.source) {
             *own.get_mut() -= 1;
@@ -407,7 +409,6 @@ impl Outbox {
     /// Removes a settled record. A digest or storm record leaves its state in its budget.
     fn remove(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.take(id) else { return };
-        self.bytes -= record.size;
         if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
             budget.members -= 1;
             if let Some(digest) = budget.digest_mut().filter(|_| record.kind.folds()) {

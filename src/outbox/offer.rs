@@ -164,7 +164,6 @@ impl Outbox {
         }
         // A record that was deleted is created again with its running count, and never folds.
         record.sent = Mark { count: count.into(), tag };
-        self.bytes += record.size;
         self.put(offer.record, record);
         self.trim_budgets(now);
     }

@@ -177,9 +177,6 @@ impl Outbox {
             self.unqueue(*id);
             let Some(record) = self.take(*id) else { continue };
             self.note(*id);
-            if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
-                budget.members -= 1;
-            }
             records.push((*id, record));
         }
         for (_, record) in &records {

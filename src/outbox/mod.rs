@@ -221,6 +221,9 @@ impl Outbox {
     /// Removes a record, even if it owes a write.
     fn take(&mut self, id: RecordId) -> Option<Box<Record>> {
         let record = self.records.remove(&id)?;
+        if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
+            budget.members -= 1;
+        }
         self.bytes -= record.size;
         self.record_count.set(self.records.len());
         if let MapEntry::Occupied(mut own) = self.per_source.entry(record.source) {
@@ -409,13 +412,12 @@ impl Outbox {
     /// Removes a settled record. A digest or storm record leaves its state in its budget.
     fn remove(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.take(id) else { return };
-        if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
-            budget.members -= 1;
-            if let Some(digest) = budget.digest_mut().filter(|_| record.kind.folds()) {
-                digest.stand = record.stand;
-                digest.total = record.total;
-                digest.event = record.event;
-            }
+        if record.kind.folds()
+            && let Some(digest) = self.budgets.peek_mut(&record.budget.0).and_then(Budget::digest_mut)
+        {
+            digest.stand = record.stand;
+            digest.total = record.total;
+            digest.event = record.event;
         }
         self.drop_if_idle(record.budget, now.mono);
     }

@@ -175,11 +175,6 @@ impl Groups {
         is_taken
     }
 
-    /// Returns when the group's next token comes: `now` if there is one.
-    fn next_token(&self, Membership { key, rate, .. }: Membership, now: Mono) -> Mono {
-        rate.map_or(now, |rate| self.buckets.of(key).next_token(rate, now))
-    }
-
     /// Returns when the record whose turn it is can be sent, if nothing else happens: when the ceiling's next token
     /// comes, `now` if there is one.
     pub(super) fn next_turn(&self, ceiling: Option<Rate>, now: Mono) -> Option<Mono> {
@@ -355,8 +350,8 @@ impl Outbox {
             group.is_filed = false;
             let (first, membership) = (group.first(), group.membership(key));
             let popped = first.filter(|_| self.groups.take(membership, ceiling, now.mono));
-            if let (Some(order), Some(group)) = (popped, self.groups.waiting.get_mut(&key)) {
-                group.remove(order);
+            if let Some(order) = popped {
+                self.groups.remove(Some(membership), order);
             }
             self.refile_group(key, now.mono);
             if let Some(Order { record: id, .. }) = popped
@@ -373,24 +368,22 @@ impl Outbox {
     /// Puts a group into the turn queue if it can write now, sets its timer, or removes it.
     fn refile_group(&mut self, key: Key, now: Mono) {
         let settings = self.settings.groups;
-        let Some(group) = self.groups.waiting.get(&key) else { return };
-        let membership = group.membership(key);
-        let (can_pop, is_filed) = (group.first().is_some(), group.is_filed);
+        let Groups { waiting, buckets, turns, .. } = &mut self.groups;
+        let Some(group) = waiting.get_mut(&key) else { return };
         let ends_at = group.folded.map_or(now, |folded| folded.after(settings.fold_after * STORM_ENDS));
         if group.is_empty() && ends_at <= now {
             self.end_group(key, now);
             return;
         }
-        let token = can_pop.then(|| self.groups.next_token(membership, now));
-        let ends_at = Some(ends_at).filter(|_| group.is_empty());
-        let mut at = [group.folds_at(&settings), ends_at].into_iter().flatten().min();
-        let Some(group) = self.groups.waiting.get_mut(&key) else { return };
-        if token == Some(now) && !is_filed {
+        let next_token = || group.rate.map_or(now, |rate| buckets.of(key).next_token(rate, now));
+        let token = group.first().map(|_| next_token());
+        if token == Some(now) && !group.is_filed {
             group.is_filed = true;
-            self.groups.turns.push(group.class, group.source, BudgetId(key));
-        } else if let Some(token) = token.filter(|token| *token > now) {
-            at = Some(at.map_or(token, |at| at.min(token)));
+            turns.push(group.class, group.source, BudgetId(key));
         }
+        let ends_at = Some(ends_at).filter(|_| group.is_empty());
+        let later = token.filter(|token| *token > now);
+        let at = [later, group.folds_at(&settings), ends_at].into_iter().flatten().min();
         if let Some(at) = at
             && group.timer.is_none_or(|timer| at < timer)
         {

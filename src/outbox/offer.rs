@@ -188,12 +188,10 @@ impl Outbox {
             }
             self.drop_if_idle(before, now.mono);
         }
-        let Some(record) = self.records.get(&id) else { return };
-        let charged = record.budget;
-        if let Some(budget) = self.budgets.peek_mut(&charged.0) {
+        if let Some(budget) = self.budgets.peek_mut(&to.0) {
             budget.set_rate(rate);
         }
-        self.refile(charged, now.mono);
+        self.refile(to, now.mono);
     }
 
     /// Changes members of a record that determine its place in a queue: removes it from the queue, changes it and

@@ -4,7 +4,7 @@
 use super::fold::FIRST_DIGEST;
 use super::record::{Phase, Record};
 use super::stand::{Call, IfMissing, Stand, Then};
-use super::{Outbox, Ticket};
+use super::{Outbox, Ticket, count};
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
@@ -145,7 +145,7 @@ impl Outbox {
     /// write. Returns `None` if the record is not in the outbox.
     pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<Rebased> {
         self.note(id);
-        let count = self.counted(stored);
+        let count = count(stored);
         let record = self.records.get_mut(&id)?;
         // Without tags, a patch in doubt leaves no trace in the stand.
         let is_untagged_in_doubt = record.tag.is_none() && record.sent.tag > record.settled();

@@ -40,7 +40,7 @@ fn is_plain_new_style(event: &Event) -> bool {
 
 /// Returns the number of occurrences that `stored` shows. Its own client may have written a larger series, or a process
 /// with another `upstream.group` the larger of the two.
-pub(super) fn count(stored: &Event) -> i32 {
+pub fn count(stored: &Event) -> i32 {
     conversion::occurrences(stored).max(stored.count)
 }
 

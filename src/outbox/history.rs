@@ -20,11 +20,6 @@ pub enum Learned {
 }
 
 impl Outbox {
-    /// Returns the number of occurrences that `event`, read from the upstream, shows.
-    pub fn counted(&self, event: &Event) -> i32 {
-        group::count(event)
-    }
-
     /// Returns the count of the series that a client has written to an object itself (admission).
     pub fn clients_series(&self, object: &Event) -> Option<i32> {
         group::clients_series(self.settings.group.of(object), object)

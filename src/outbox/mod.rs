@@ -46,7 +46,7 @@ use crate::limits::Share;
 pub use digest::DIGEST_REASON;
 pub use folded::FOLDED_MARK;
 pub use forget::{Line, Rebased};
-pub use group::UpstreamGroup;
+pub use group::{UpstreamGroup, count};
 pub use groups::{GroupSettings, Leaving};
 pub use history::Learned;
 pub use journal::{Changes, Entry};

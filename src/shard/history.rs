@@ -11,7 +11,7 @@ use super::hold::Lead;
 use crate::clock::Now;
 use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, namespace_tag};
 use crate::event::Event;
-use crate::outbox::{Answer, DIGEST_REASON, Learned, RecordId};
+use crate::outbox::{self, Answer, DIGEST_REASON, Learned, RecordId};
 
 /// LIMIT: listed events whose names are kept for the duration of a list. After a longer list, no record is taken for
 /// deleted; a patch notices it.
@@ -68,7 +68,7 @@ impl Shard {
             return false;
         }
         self.read_lines(event);
-        let count = self.outbox.counted(event);
+        let count = outbox::count(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
             if self.outbox.arrive(handle.record) {
                 self.settle(handle.record, Answer::Stored(Box::new(event.clone())), now);

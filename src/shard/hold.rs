@@ -11,7 +11,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, Fate, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
+use crate::outbox::{self, DIGEST_REASON, Fate, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
 
 /// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Shard {
     /// stated a number of occurrences, only those that it does not include. Returns the tickets of clients that waited
     /// for the others.
     pub fn follow(&mut self, handle: &Handle, stored: &Event, line: Line, now: Now) -> Vec<Ticket> {
-        let count = self.outbox.counted(stored);
+        let count = outbox::count(stored);
         let noticed = self.notice(handle.record, None, now);
         let Rebased { moved, written, awaited } =
             self.outbox.rebase(handle.record, stored, line, now).unwrap_or_else(|| {

@@ -8,7 +8,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Decision, Key, Naming, Policy, Settings};
 use crate::event::{Event, ObjectMeta};
-use crate::outbox::{ClientLine, line_checksum};
+use crate::outbox::{self, ClientLine, line_checksum};
 
 /// LIMIT: lines of one shard, of some 100 bytes each. The least recently used line is evicted, and its client's
 /// next total counts in full.
@@ -103,7 +103,7 @@ impl Shard {
         }
         // Where writes carry lines, the client of the object's name has counted all of it if there is none.
         if !has_own && self.outbox.writes_lines() {
-            let line = ClientLine { total: self.outbox.counted(object), ..ClientLine::of(object) };
+            let line = ClientLine { total: outbox::count(object), ..ClientLine::of(object) };
             if line.total > 1 {
                 self.imply_line(&object.metadata.namespace, &line);
             }

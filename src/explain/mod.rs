@@ -311,8 +311,7 @@ impl Store {
             }
         };
         let message = &message;
-        let Some(hits) = self.hits(ruling.rule) else { return };
-        *hits += u64::from(number);
+        self.hit(ruling.rule, number);
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let Some(fact) = history.fact_at(spot) else { return };
@@ -372,9 +371,7 @@ impl Store {
         if run.number == 0 && messages.is_empty() {
             return;
         }
-        if let Some(hits) = self.hits(rule) {
-            *hits += u64::from(run.number);
-        }
+        self.hit(rule, run.number);
         self.receive_at(spot, run.number, run.last);
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         if history.fact_at(spot).is_none() {
@@ -532,12 +529,13 @@ impl Store {
         }
     }
 
-    fn hits(&mut self, rule: Option<usize>) -> Option<&mut u64> {
+    /// Counts occurrences for which a rule was chosen, or none.
+    fn hit(&mut self, rule: Option<usize>, number: u32) {
         let place = rule.map_or(0, |rule| rule + 1);
         if self.rule_hits.len() <= place {
             self.rule_hits.resize(place + 1, 0);
         }
-        self.rule_hits.get_mut(place)
+        self.rule_hits[place] += u64::from(number);
     }
 
     /// Counts the bytes of an object again, and evicts objects beyond the limit.

@@ -129,12 +129,12 @@ impl Outbox {
     }
 
     /// Applies the failure of a commit: its changes will be taken again, and the records that waited for it continue.
-    pub fn changes_not_kept(&mut self, records: impl Iterator<Item = RecordId>, held: &[RecordId], now: Now) {
-        for id in records {
-            self.journal.changed.insert(id);
-            self.journal.kept.insert(id);
+    pub fn changes_not_kept(&mut self, changes: &Changes, now: Now) {
+        for (id, _) in &changes.records {
+            self.journal.changed.insert(*id);
+            self.journal.kept.insert(*id);
         }
-        self.changes_kept(held, now);
+        self.changes_kept(&changes.held, now);
     }
 
     /// Lets records continue that wait for a commit, because the spool cannot commit now.
@@ -327,7 +327,7 @@ mod tests {
             if kept {
                 outbox.changes_kept(&changes.held, Now::at(1));
             } else {
-                outbox.changes_not_kept(changes.records.iter().map(|(id, _)| *id), &changes.held, Now::at(1));
+                outbox.changes_not_kept(&changes, Now::at(1));
             }
             // After the coalescing interval, which begins again with each request.
             let write = outbox.next_write(Now::at(2_000_000_000)).unwrap();

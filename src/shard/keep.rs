@@ -85,7 +85,7 @@ impl Shards {
                 if kept {
                     shard.changes_kept(&changes.held, now);
                 } else {
-                    shard.outbox.changes_not_kept(changes.records.iter().map(|(id, _)| *id), &changes.held, now);
+                    shard.outbox.changes_not_kept(changes, now);
                 }
             });
         }

@@ -395,10 +395,9 @@ impl Outbox {
     /// Handles a group's timer.
     pub(super) fn wake_group(&mut self, key: Key, at: Mono, now: Now) {
         let Some(group) = self.groups.waiting.get_mut(&key) else { return };
-        if group.timer != Some(at) {
+        if group.timer.take_if(|timer| *timer == at).is_none() {
             return; // outdated: the timer was moved forward and has fired
         }
-        group.timer = None;
         self.fold_due(key, now);
         self.refile_group(key, now.mono);
     }

@@ -38,10 +38,9 @@ impl Outbox {
 
     fn wake_record(&mut self, id: RecordId, at: Mono, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
-        if record.timer != Some(at) {
+        if record.timer.take_if(|timer| *timer == at).is_none() {
             return; // an outdated timer
         }
-        record.timer = None;
         match record.phase {
             Phase::Settled if record.goes_at() <= now.mono => self.remove(id, now),
             Phase::Cooling if record.next_write <= now.mono => self.enqueue(id, now),
@@ -53,10 +52,9 @@ impl Outbox {
 
     fn wake_budget(&mut self, id: BudgetId, at: Mono, now: Now) {
         let Some(budget) = self.budgets.peek_mut(&id.0) else { return };
-        if budget.timer != Some(at) {
+        if budget.timer.take_if(|timer| *timer == at).is_none() {
             return; // an outdated timer
         }
-        budget.timer = None;
         self.fold_aged(id, now);
         self.refile(id, now.mono);
         self.drop_if_idle(id, now.mono);

@@ -292,6 +292,19 @@ pub enum Settled {
     Forgotten,
 }
 
+impl Settled {
+    /// The upstream holds the record as `event`.
+    pub fn stored(event: &Event, count_moved: i32, tag: Option<u64>) -> Self {
+        Self::Stored {
+            name: event.metadata.name.clone(),
+            resource_version: event.metadata.resource_version.clone(),
+            first_timestamp: event.first_timestamp,
+            count_moved,
+            tag,
+        }
+    }
+}
+
 /// Returns a name derived from what a record counts, in the form of client-go's names. No secret is used, because every
 /// process has to derive the same name. Two records with one name are distinguished when they meet.
 fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {

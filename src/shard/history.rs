@@ -79,13 +79,7 @@ impl Shard {
             match learned {
                 Learned::Ignored => {}
                 Learned::Moved(count_moved) => {
-                    let settled = Settled::Stored {
-                        name: event.metadata.name.clone(),
-                        resource_version: event.metadata.resource_version.clone(),
-                        first_timestamp: event.first_timestamp,
-                        count_moved,
-                        tag: self.outbox.settled(handle.record),
-                    };
+                    let settled = Settled::stored(event, count_moved, self.outbox.settled(handle.record));
                     self.tell(&handle, &settled);
                 }
                 Learned::Absent => {

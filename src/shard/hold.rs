@@ -122,15 +122,9 @@ impl Shard {
         if let Some(noticed) = noticed {
             self.note_answer(handle.record, &noticed, &Settlement { written, ..Settlement::default() }, now);
         }
-        let settled = Settled::Stored {
-            name: stored.metadata.name.clone(),
-            resource_version: stored.metadata.resource_version.clone(),
-            first_timestamp: stored.first_timestamp,
-            count_moved: moved,
-            // A PUT may bring back an older tag.
-            tag: self.outbox.tag_count(handle.record, stored).or_else(|| self.outbox.settled(handle.record)),
-        };
-        self.tell(handle, &settled);
+        // A PUT may bring back an older tag.
+        let tag = self.outbox.tag_count(handle.record, stored).or_else(|| self.outbox.settled(handle.record));
+        self.tell(handle, &Settled::stored(stored, moved, tag));
         self.outbox.resume(handle.record, now);
         awaited
     }

@@ -180,11 +180,6 @@ impl Outbox {
         })
     }
 
-    /// Returns the name of a record of the outbox, and whether the upstream is known to hold it.
-    pub fn name(&self, id: RecordId) -> Option<(smol_str::SmolStr, bool)> {
-        self.records.get(&id).map(|record| (record.event.metadata.name.clone(), record.stand.held().is_some()))
-    }
-
     /// Ends one pause. Returns whether another one remains.
     fn end_pause(&mut self, id: RecordId) -> bool {
         let Some(pauses) = self.paused.get_mut(&id) else { return false };

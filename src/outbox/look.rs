@@ -1,4 +1,4 @@
-//! Views of records and budgets for `explain`.
+//! Views of records and budgets for the other parts of the shard.
 
 use smol_str::SmolStr;
 
@@ -11,7 +11,7 @@ use crate::correlator::{Key, RecordId};
 use crate::event::Event;
 use crate::ledger::Why;
 
-/// The parts of a record that `explain` reads with each answer.
+/// A record as the other parts of the shard see it.
 #[derive(Debug, Clone, Copy)]
 pub struct Glimpse<'a> {
     /// Its desired state.

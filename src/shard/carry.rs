@@ -41,7 +41,7 @@ impl Shard {
         let accepted = self.accept_prepared(prepared, event, occurrences, now)?;
         let is_its_own = as_it_is
             && accepted.outcome == Outcome::Created
-            && self.outbox.name(accepted.record).is_some_and(|(known, _)| known == name);
+            && self.outbox.glimpse(accepted.record).is_some_and(|seen| seen.event.metadata.name == name);
         let writer = if is_its_own && self.outbox.carry(accepted.record, now) { Writer::Client } else { Writer::Us };
         Ok((accepted, writer))
     }

@@ -109,7 +109,7 @@ impl Shard {
             self.source_count.set(self.sources.len());
         }
         let outbox = &self.outbox;
-        let is_live = |record: RecordId| outbox.name(record).is_some();
+        let is_live = |record: RecordId| outbox.glimpse(record).is_some();
         if let Some(correlator) = self.sources.peek_mut(&source) {
             let before = correlator.tracked_keys();
             correlator.adopt(event, count, settings, &mut self.next_record, is_live);

@@ -64,11 +64,13 @@ impl Shard {
         let mut routed = None;
         for (key, observation) in correlator.candidates(event, now, policy.select(event)) {
             let record = observation.record;
-            let known = self.outbox.name(record);
-            let is_counted_here = known.is_some() || observation.tag > 0;
-            let (known, stored) = known.unwrap_or_else(|| (observation.name.clone(), observation.stored));
-            let is_named = known == name;
-            let handle = Handle { source, key: Some(key), record, object, name: known, stored, is_counted_here };
+            let seen = self.outbox.glimpse(record);
+            let is_counted_here = seen.is_some() || observation.tag > 0;
+            let (known, stored) = seen.map_or((&observation.name, observation.stored), |seen| {
+                (&seen.event.metadata.name, seen.shown.is_some())
+            });
+            let (key, is_named) = (Some(key), known == name);
+            let handle = Handle { source, key, record, object, name: known.clone(), stored, is_counted_here };
             if is_named {
                 return Some(handle);
             }

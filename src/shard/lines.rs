@@ -37,7 +37,8 @@ impl Shard {
         let (mut line, mut count) = (read, None);
         for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
             line = line.max(self.outbox.line(observation.record, name, checksum));
-            let known = self.outbox.name(observation.record).map_or_else(|| observation.name.clone(), |(name, _)| name);
+            let seen = self.outbox.glimpse(observation.record);
+            let known = seen.map_or(&observation.name, |seen| &seen.event.metadata.name);
             if known == name {
                 count = count.or(Some(observation.count));
             }

@@ -326,7 +326,8 @@ impl Shard {
             event.metadata.resource_version = observation.resource_version.clone();
         }
         let name = unsettled.as_ref().map_or_else(|| observation.name.clone(), |event| event.metadata.name.clone());
-        let stored = self.outbox.name(observation.record).map_or(observation.stored, |(_, stored)| stored);
+        let seen = self.outbox.glimpse(observation.record);
+        let stored = seen.map_or(observation.stored, |seen| seen.shown.is_some());
         Some(Found { name, stored, unsettled })
     }
 

@@ -229,7 +229,7 @@ impl Shard {
     fn name_of(&self, history: &History, record: RecordId) -> SmolStr {
         let known = history.kept(record).map(|kept| self.known(kept).name.clone()).filter(|name| !name.is_empty());
         known
-            .or_else(|| Some(self.outbox.name(record)?.0))
+            .or_else(|| Some(self.outbox.glimpse(record)?.event.metadata.name.clone()))
             .or_else(|| self.outbox.digest_name(record))
             .unwrap_or_default()
     }

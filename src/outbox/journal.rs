@@ -263,7 +263,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::{Answer, Offer, Payment, Request, Settings, Why};
+    use crate::outbox::{Answer, Offer, Request, Settings, Why};
 
     /// An outbox that keeps a journal, with records whose budget has no token.
     fn outbox(records: u64) -> Outbox {
@@ -271,15 +271,15 @@ mod tests {
         outbox.keep_journal();
         outbox.identify("a");
         for number in 0..records {
-            offer(&mut outbox, number, Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } });
+            offer(&mut outbox, number, Some(Rate { qps: 0.0, burst: 0 }));
         }
         outbox
     }
 
-    fn offer(outbox: &mut Outbox, number: u64, payment: Payment) -> Why {
+    fn offer(outbox: &mut Outbox, number: u64, rate: Option<Rate>) -> Why {
         let mut event = Event { count: 1, ..Event::default() };
         event.metadata.name = format!("n{number}").into();
-        outbox.offer(Offer::of(number, payment), event, Now::at(0)).0
+        outbox.offer(Offer::of(number, rate), event, Now::at(0)).0
     }
 
     fn entries(changes: &Changes) -> Vec<u64> {
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn without_a_spool_nothing_is_recorded() {
         let mut outbox = Outbox::new(Settings::default(), 0);
-        offer(&mut outbox, 1, Payment::Paid);
+        offer(&mut outbox, 1, None);
         assert!(!outbox.has_changes());
     }
 
@@ -301,7 +301,7 @@ mod tests {
         let mut outbox = outbox(2);
         assert_eq!(entries(&outbox.take_changes()), [1, 1]);
         assert!(!outbox.has_changes());
-        offer(&mut outbox, 2, Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } });
+        offer(&mut outbox, 2, Some(Rate { qps: 0.0, burst: 0 }));
         outbox.drain(Now::at(1));
         assert_eq!(outbox.next_write(Now::at(1)), None);
         let changes = outbox.take_changes();
@@ -316,7 +316,7 @@ mod tests {
     fn a_new_name_is_not_used_before_it_is_committed_unless_the_disk_fails() {
         for kept in [true, false] {
             let mut outbox = outbox(0);
-            offer(&mut outbox, 1, Payment::Paid);
+            offer(&mut outbox, 1, None);
             let id = outbox.next_write(Now::at(1)).unwrap().record;
             outbox.settle(id, Answer::Exists, Now::at(1));
             assert!(matches!(outbox.next_write(Now::at(1)).unwrap().request, Request::Read { .. }));
@@ -339,14 +339,14 @@ mod tests {
     #[test]
     fn what_is_written_leaves_the_journal() {
         let mut outbox = outbox(0);
-        offer(&mut outbox, 1, Payment::Paid);
+        offer(&mut outbox, 1, None);
         assert_eq!(entries(&outbox.take_changes()), [1]);
         let write = outbox.next_write(Now::at(1)).unwrap();
         let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
         outbox.settle(write.record, Answer::Stored(event), Now::at(1));
         assert!(matches!(outbox.take_changes().records.as_slice(), [(RecordId(1), None)]));
         // Written before the changes were taken: nothing of it has to be kept.
-        offer(&mut outbox, 2, Payment::Paid);
+        offer(&mut outbox, 2, None);
         let write = outbox.next_write(Now::at(2)).unwrap();
         let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
         outbox.settle(write.record, Answer::Stored(event), Now::at(2));

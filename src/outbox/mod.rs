@@ -52,7 +52,7 @@ pub use history::Learned;
 pub use journal::{Changes, Entry};
 pub use lines::{ClientLine, line_checksum};
 pub use look::{Glimpse, Tokens, View};
-pub use offer::{Forgotten, Offer, Payment};
+pub use offer::{Forgotten, Offer};
 pub(crate) use ready::NORMAL_TURN;
 pub use record::{Kind, backoff};
 pub use request::{Answer, Applied, Fault, Refusal, Request, Retry, Write};

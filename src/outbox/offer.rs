@@ -26,24 +26,13 @@ pub struct Offer {
     pub fold: Fold,
     /// The correlator's knowledge of the record, used if the record is not in the outbox.
     pub known: Known,
-    /// The payer of the write.
-    pub payment: Payment,
+    /// Rate of the budget that pays for the write when it has a token; `None` if the correlator has paid, or the write is
+    /// free.
+    pub rate: Option<Rate>,
     /// The spam key, which with the source selects the budget.
     pub budget: Key,
     /// Rate of its group's budget, if it has one.
     pub group: Option<Rate>,
-}
-
-/// The payer of an offer's write.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Payment {
-    /// The correlator has paid, or the write is free.
-    Paid,
-    /// The record pays when its budget has a token.
-    Owed {
-        /// Rate of the budget.
-        rate: Rate,
-    },
 }
 
 /// A record that its correlator must forget: the next occurrence begins a new one.
@@ -70,7 +59,7 @@ pub struct Forgotten {
 impl Offer {
     /// Returns the rate of its group's budget; `None` if its write is free, or paid by its correlator.
     fn group_rate(&self) -> Option<Rate> {
-        self.group.filter(|_| matches!(self.payment, Payment::Owed { .. }))
+        self.group.filter(|_| self.rate.is_some())
     }
 }
 
@@ -78,12 +67,12 @@ impl Outbox {
     /// Takes a record's newer state. Returns the wait reason of its write, and whether delivery must be woken. A record
     /// that is queued already waits for its turn without a wakeup.
     pub fn offer(&mut self, offer: Offer, event: Event, now: Now) -> (Why, bool) {
-        let mut wakes_delivery = true;
+        let (mut wakes_delivery, is_paid) = (true, offer.rate.is_none());
         let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
         if let Some(mut record) = self.records.get_mut(&id) {
             let mut is_recharged = false;
-            if let Payment::Owed { rate } = offer.payment
+            if let Some(rate) = offer.rate
                 && (record.budget == BudgetId::prepaid(offer.source)
                     || self.rates.differ(rate)
                         && self.budgets.peek(&record.budget.0).is_some_and(|budget| budget.fills_otherwise(rate)))
@@ -105,7 +94,7 @@ impl Outbox {
                 record = same;
             }
             record.absorb(event, &mut self.bytes, self.settings.max_bytes.get());
-            wakes_delivery = is_recharged || matches!(record.phase, Phase::Settled) || offer.payment == Payment::Paid;
+            wakes_delivery = is_recharged || matches!(record.phase, Phase::Settled) || is_paid;
             let waits = match record.phase {
                 Phase::Settled => None,
                 Phase::Queued(_) | Phase::Staged(_) if wakes_delivery => None,
@@ -113,13 +102,13 @@ impl Outbox {
             };
             if waits.is_some() {
                 record.gain(occurrences, now.mono, now.mono);
-                record.paid |= offer.payment == Payment::Paid;
+                record.paid |= is_paid;
             }
             self.note(id);
             if let Some(why) = waits {
                 return (why, is_recharged);
             }
-            if offer.payment == Payment::Paid {
+            if is_paid {
                 // After a reload from `defer` to `drop`, its correlator pays for a record that waited for a token.
                 self.change_in_queue(id, now, |record| record.paid = true);
             }
@@ -138,15 +127,15 @@ impl Outbox {
     }
 
     fn insert(&mut self, offer: Offer, event: Event, now: Mono) {
-        let (budget_id, rate) = match offer.payment {
-            Payment::Paid => (BudgetId::prepaid(offer.source), None),
-            Payment::Owed { rate } => (BudgetId::of_spam_key(offer.source, offer.budget), Some(rate)),
+        let budget_id = match offer.rate {
+            None => BudgetId::prepaid(offer.source),
+            Some(rate) => {
+                self.rates.differ(rate);
+                BudgetId::of_spam_key(offer.source, offer.budget)
+            }
         };
-        if let Some(rate) = rate {
-            self.rates.differ(rate);
-        }
-        let budget = self.budget(budget_id, || Budget::new(offer.source, rate));
-        if let Some(rate) = rate {
+        let budget = self.budget(budget_id, || Budget::new(offer.source, offer.rate));
+        if let Some(rate) = offer.rate {
             budget.set_rate(rate);
         }
         budget.members += 1;
@@ -157,7 +146,7 @@ impl Outbox {
         record.key = offer.key;
         record.tag = self.own_tag(offer.record);
         record.total = tag;
-        record.paid = offer.payment == Payment::Paid;
+        record.paid = offer.rate.is_none();
         record.group = offer.group_rate().map(|rate| self.groups.of(&record.event, rate));
         if stored {
             record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });
@@ -226,7 +215,7 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
-    use super::{Offer, Payment};
+    use super::Offer;
     use crate::clock::Now;
     use crate::correlator::{Fold, Key, KeySecret, Known, Policy, Rate, RecordId, Settings, Suppression};
     use crate::event::{ApiGroup, Event, EventSeries, MicroTime, ObjectReference, RareMeta, Time};
@@ -235,7 +224,7 @@ mod tests {
 
     impl Offer {
         /// Returns the offer of a new record of this number, of which nothing is known.
-        pub(in crate::outbox) fn of(number: u64, payment: Payment) -> Self {
+        pub(in crate::outbox) fn of(number: u64, rate: Option<Rate>) -> Self {
             Self {
                 record: RecordId(number),
                 source: Key(1),
@@ -243,7 +232,7 @@ mod tests {
                 occurrences: 1,
                 fold: Fold::Created,
                 known: Known::default(),
-                payment,
+                rate,
                 budget: Key(2),
                 group: None,
             }

@@ -98,13 +98,13 @@ mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::correlator::Rate;
-    use crate::outbox::{Offer, Payment, Settings};
+    use crate::outbox::{Offer, Settings};
 
     #[test]
     fn a_client_that_gives_up_leaves_nothing_behind_even_when_its_record_has_folded() {
         let mut outbox = Outbox::new(Settings { digest_after: 1, ..Settings::default() }, 0);
         for number in 0..2 {
-            let offer = Offer::of(number, Payment::Owed { rate: Rate { qps: 0.0, burst: 0 } });
+            let offer = Offer::of(number, Some(Rate { qps: 0.0, burst: 0 }));
             outbox.offer(offer, Event::default(), Now::at(0));
             outbox.await_write(RecordId(number), Ticket(number), OnTaken::Rename);
         }

@@ -137,7 +137,7 @@ mod tests {
     use crate::correlator::{Key, KeySecret, Policy, Rate};
     use crate::event::Event;
     use crate::outbox::budget::BudgetId;
-    use crate::outbox::{self, Answer, Applied, Fault, Offer, Outbox, Payment, Request, Retry};
+    use crate::outbox::{self, Answer, Applied, Fault, Offer, Outbox, Request, Retry};
     use crate::shard::{self, Shard};
 
     /// Fault: it was repeated when the coalescing interval ended, which may be after the drain's deadline.
@@ -198,8 +198,8 @@ mod tests {
         let mut outbox = Outbox::new(outbox::Settings { max_budgets, ..outbox::Settings::default() }, 0);
         let at = |seconds: i64| Now::at(seconds * 1_000_000_000);
         let write = |outbox: &mut Outbox, number: u64, now| {
-            let payment = Payment::Owed { rate: Rate { qps: 0.0, burst: 1 } };
-            let offer = Offer { budget: Key(number.into()), ..Offer::of(number, payment) };
+            let rate = Some(Rate { qps: 0.0, burst: 1 });
+            let offer = Offer { budget: Key(number.into()), ..Offer::of(number, rate) };
             outbox.offer(offer, Event::default(), now);
             let write = outbox.next_write(now);
             write.iter().for_each(|write| drop(outbox.settle(write.record, Answer::Stored(Box::default()), now)));

@@ -45,7 +45,7 @@ use crate::explain::{Ruling, Store, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::limits::Share;
 use crate::outbox::{
-    self, Answer, ClientLine, Feedback, Forgotten, Kind, LostReason, Offer, Outbox, Payment, Settlement, Why, Write,
+    self, Answer, ClientLine, Feedback, Forgotten, Kind, LostReason, Offer, Outbox, Settlement, Why, Write,
 };
 
 /// LIMIT: sources evicted in one call, while all other callers wait for the shard.
@@ -286,9 +286,9 @@ impl Shard {
             Fold::Counted => Outcome::Counted,
             Fold::Combined => Outcome::Combined,
         };
-        let payment = match decision.verdict {
-            Verdict::Pass => Payment::Paid,
-            Verdict::Owe { rate } => Payment::Owed { rate },
+        let rate = match decision.verdict {
+            Verdict::Pass => None,
+            Verdict::Owe { rate } => Some(rate),
             Verdict::Drop => {
                 self.lose(LostReason::Suppressed, u64::from(occurrences), now);
                 return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record };
@@ -301,7 +301,7 @@ impl Shard {
             occurrences,
             fold: decision.fold,
             known: decision.known,
-            payment,
+            rate,
             budget: decision.budget,
             group: settings.group,
         };

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use super::asked::Asked;
 use super::options::{self, Options};
-use super::rejection::StatusError;
 use super::{Face, ack, aliases, decode, update, yaml};
 use crate::access::{Extent, check_removals};
 use crate::event::json;
@@ -24,7 +23,7 @@ pub(super) fn is_apply(headers: &HeaderMap) -> bool {
     decode::media_type(content_type).eq_ignore_ascii_case(APPLY)
 }
 
-pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, StatusError> {
+pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {
     let Asked { namespace, name, .. } = asked;
     let form = asked.form(face)?;
     let (Options { dry_run, .. }, force) = options::of_apply(asked.query())?;
@@ -33,7 +32,7 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
     let json = yaml::to_json(&body).map_err(|fault| undecodable(&fault))?;
     let document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;
     if !document.is_object() {
-        return Err(undecodable("not an object").into());
+        return Err(undecodable("not an object"));
     }
     let caller = asked.caller.as_ref();
     let note = |status: &Status| {

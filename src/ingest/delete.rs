@@ -16,7 +16,7 @@ use super::asked::Asked;
 use super::form::Media;
 use super::hold::is_in_doubt;
 use super::options::{Faults, Parameters};
-use super::rejection::{StatusError, as_asked};
+use super::rejection::as_asked;
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::json::EventList;
 use crate::event::protobuf::{self, DeleteOptions as Given};
@@ -25,7 +25,7 @@ use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions};
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
-pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, StatusError> {
+pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
     let form = asked.form(&face)?;
     let options = read(&face, &asked, body).await?;
     let Asked { group, namespace, name, .. } = asked;
@@ -139,11 +139,7 @@ async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), S
 }
 
 /// `DELETE …/namespaces/{namespace}/events`
-pub(super) async fn delete_collection(
-    State(face): State<Face>,
-    asked: Asked,
-    body: Body,
-) -> Result<Response, StatusError> {
+pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
     let form = asked.form(&face)?;
     let list = options::of_list(asked.group, asked.query())?;
     let options = read(&face, &asked, body).await?;

@@ -16,7 +16,6 @@ use tokio::sync::broadcast::error::RecvError;
 use super::Face;
 use super::asked::Asked;
 use super::form::accept;
-use super::rejection::StatusError;
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, Event};
@@ -76,18 +75,18 @@ fn document(document: &impl serde::Serialize) -> Response {
 }
 
 /// `GET /eventweir/v1/explain`
-pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Result<Response, StatusError> {
+pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
     Ok(document(&face.explain(asked.query()).await.map_err(Status::bad_request)?))
 }
 
 /// `GET /eventweir/v1/top`
-pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Result<Response, StatusError> {
+pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
     let query = TopQuery::parse(pairs(asked.query())).map_err(Status::bad_request)?;
     Ok(document(&face.top(&query)))
 }
 
 /// `GET /eventweir/v1/shadow`
-pub(super) async fn shadow(State(face): State<Face>, asked: Asked) -> Result<Response, StatusError> {
+pub(super) async fn shadow(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
     let namespace = pairs(asked.query()).find(|(key, _)| key == "namespace").map(|(_, value)| value.into_owned());
     let difference = face.shadow(namespace.as_deref());
     let missing = || Status::new(404, "NotFound", "there is no second configuration (shadowFile)");
@@ -285,12 +284,12 @@ impl Face {
 }
 
 /// `GET /eventweir/v1/tap`: JSON lines, or server-sent events if the client accepts them.
-pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Response, StatusError> {
+pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
     let mut rate = Rate::default();
     let others = pairs(asked.query()).filter(|(key, value)| key != "max-rate" || !rate.read(value));
     let selector = Selector::parse(others).map_err(Status::bad_request)?;
     let Some(place) = face.0.readers.take(asked.user(), 1) else {
-        return Err(Status::too_many_requests("Too many readers of the tap, please try again later", 5).into());
+        return Err(Status::too_many_requests("Too many readers of the tap, please try again later", 5));
     };
     let is_sse = accept(&asked.headers).contains("text/event-stream");
     let reader = Reader {

@@ -6,7 +6,7 @@ use axum::response::Response;
 use smol_str::SmolStr;
 
 use super::asked::Asked;
-use super::rejection::{StatusError, as_asked};
+use super::rejection::as_asked;
 use super::websocket::Upgrade;
 use super::{Face, options, respond, watch};
 use crate::event::json::EventList;
@@ -18,7 +18,7 @@ use crate::upstream::{ListOptions, Version};
 const FOLDED_SHOWN: usize = 500;
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
-pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Response, StatusError> {
+pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
     let form = asked.form(&face)?;
     let version = options::version_of_get(asked.query())?;
     let Asked { group, namespace, name, .. } = asked;
@@ -61,7 +61,7 @@ impl Face {
 }
 
 /// `GET /api/v1/namespaces/{namespace}/events`, and `GET /api/v1/events` of all namespaces.
-pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, StatusError> {
+pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Status> {
     if options::asks_for_watch(asked.query()) {
         return watch::watch(State(face), upgrade, asked).await;
     }

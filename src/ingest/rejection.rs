@@ -33,25 +33,11 @@ impl From<Rejection> for Status {
     }
 }
 
-/// Refusal of a request that is not an occurrence, so that the ledger does not count it. Handlers return it as error.
-#[derive(Debug)]
-pub(super) struct StatusError(Box<Status>);
-
-impl From<Status> for StatusError {
-    fn from(status: Status) -> Self {
-        Self(status.into())
-    }
-}
-
-impl From<Rejection> for StatusError {
-    fn from(rejection: Rejection) -> Self {
-        Self(rejection.status)
-    }
-}
-
-impl IntoResponse for StatusError {
+/// Answers a request that is not an occurrence, so that the ledger does not count its refusal. Handlers return it as
+/// error.
+impl IntoResponse for Status {
     fn into_response(self) -> Response {
-        respond::refusal(&self.0)
+        respond::refusal(&self)
     }
 }
 

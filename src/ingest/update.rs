@@ -8,7 +8,6 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::asked::Asked;
 use super::form::Form;
-use super::rejection::StatusError;
 use super::{Face, ack, aliases, decode, options, respond};
 use crate::access::Extent;
 use crate::event::json::Decoded;
@@ -24,7 +23,7 @@ pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -
     respond::warned(received.into_response(), &warnings)
 }
 
-async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, StatusError> {
+async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, Status> {
     let Asked { group, namespace, name, .. } = asked;
     let form = asked.form(face)?;
     let options = options::of_write("UpdateOptions", asked.query())?;

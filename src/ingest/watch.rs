@@ -18,13 +18,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::asked::Asked;
 use super::form::{Form, Media, View, not_acceptable};
-use super::rejection::{Rejection, StatusError};
 use super::table::{self, Columns};
 use super::websocket::{self, Upgrade};
 use super::{Face, options, partial, respond};
 use crate::clock::{Clock, Mono};
 use crate::event::{Event, json, protobuf};
-use crate::ledger::RejectReason;
 use crate::server::{FairPlace, FairPlaces};
 use crate::status::Status;
 use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
@@ -57,16 +55,12 @@ impl Watches {
 
 /// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a
 /// watch.
-pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, StatusError> {
+pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Status> {
     watch_with(&face, upgrade, &asked, Ok).await
 }
 
 /// `GET …/watch/namespaces/{namespace}/events/{name}`: a watch of the namespace for this name.
-pub(super) async fn watch_one(
-    State(face): State<Face>,
-    upgrade: Upgrade,
-    asked: Asked,
-) -> Result<Response, StatusError> {
+pub(super) async fn watch_one(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Status> {
     let only_this = |mut options: WatchOptions| {
         let selector = &mut options.field_selector;
         if !selector.is_empty() && selector.name() != Some(&asked.name) {
@@ -84,15 +78,15 @@ async fn watch_with(
     upgrade: Upgrade,
     asked: &Asked,
     narrow: impl FnOnce(WatchOptions) -> Result<WatchOptions, Status>,
-) -> Result<Response, StatusError> {
+) -> Result<Response, Status> {
     let form = asked.form(face)?;
     if form.media == Media::Yaml {
         // YAML has no frames.
-        return Err(Rejection::new(RejectReason::MediaType, not_acceptable()).into());
+        return Err(not_acceptable());
     }
     let options = options::of_watch(asked.group, asked.query()).and_then(narrow)?;
     let Some(place) = face.0.watches.places.take(asked.user(), 1) else {
-        return Err(Status::too_many_requests("Too many watches, please try again later", 1).into());
+        return Err(Status::too_many_requests("Too many watches, please try again later", 1));
     };
     let clock = face.0.shards.clock().clone();
     let timeout = match options.timeout_seconds {

@@ -16,7 +16,7 @@ use axum::response::Response;
 
 use super::asked::Asked;
 use super::form::Form;
-use super::rejection::{Rejection, StatusError};
+use super::rejection::Rejection;
 use super::{Face, apply, decode, not_found, options, respond};
 use crate::access::{Extent, check_operations, check_removals};
 use crate::event::patching::PatchType;
@@ -27,7 +27,7 @@ use crate::upstream::{ClientPatch, PatchOptions};
 use growth::Meaning;
 
 /// `PATCH …/namespaces/{namespace}/events/{name}`
-pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, StatusError> {
+pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
     if apply::is_apply(&asked.headers) {
         return apply::apply(&face, &asked, body).await;
     }
@@ -43,7 +43,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     };
     // client-go sends an empty patch for an event that it receives with a count, and expects a 404.
     if correlates && patch.body.is_empty() && face.0.aliases.get(namespace, name).is_none() {
-        return Err(not_found(*group, name).into());
+        return Err(not_found(*group, name));
     }
     let meaning = if correlates && !options.dry_run {
         growth::meaning(patch.patch_type, *group, &patch.body)

@@ -7,8 +7,9 @@ use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING, X_CONTE
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::form::{Form, Include, Media, MetaVersion, View};
-use super::{indent, partial, table, yaml};
+use super::form::{Form, Media, View};
+use super::table::{self, Columns, Table};
+use super::{indent, partial, yaml};
 use crate::event::Event;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf;
@@ -70,24 +71,31 @@ pub(super) fn go_escaped(json: &[u8]) -> Vec<u8> {
 
 /// Returns a `Success` Status, for a request without an object to show.
 pub(super) fn success(form: Form, details: StatusDetails) -> Response {
-    if form.media == Media::Protobuf {
-        let mut body = Vec::new();
-        protobuf::write_success(details, &mut body);
-        return bytes(StatusCode::OK, form.media, body);
+    if form.media != Media::Protobuf {
+        return encoded(form, StatusCode::OK, success_json(&details));
     }
-    document(StatusCode::OK, form.media, form.pretty, success_json(&details))
+    let mut body = Vec::new();
+    protobuf::write_success(details, &mut body);
+    encoded(form, StatusCode::OK, body)
 }
 
-/// The content of an answer.
-#[derive(Clone, Copy)]
-enum Shown<'a> {
-    One(&'a Event),
-    Many(&'a EventList),
+/// Returns a body of this form: protobuf, or compact JSON.
+fn encoded(form: Form, code: StatusCode, body: Vec<u8>) -> Response {
+    match form.media {
+        Media::Protobuf => bytes(code, form.media, body),
+        Media::Json | Media::Yaml => document(code, form.media, form.pretty, body),
+    }
 }
 
 /// Returns an event, with `outcome` if it was accepted.
 pub(super) fn event(form: Form, code: StatusCode, event: &Event, outcome: Option<Outcome>) -> Response {
-    let mut response = shown(form, code, Shown::One(event));
+    let mut response = if let View::PartialList(_) = form.view {
+        refusal(&mismatch("PartialObjectMetadataList", "is not a list (*core.Event)"))
+    } else {
+        let mut body = Vec::with_capacity(1024);
+        write_event(form, Columns::Described, event, &mut body);
+        encoded(form, code, body)
+    };
     if let Some(outcome) = outcome {
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
     }
@@ -150,49 +158,49 @@ pub(super) fn warn(response: &mut Response, warning: &str) {
     }
 }
 
+/// Returns a list of events.
 pub(super) fn list(form: Form, list: &EventList) -> Response {
-    shown(form, StatusCode::OK, Shown::Many(list))
-}
-
-fn shown(form: Form, code: StatusCode, shown: Shown<'_>) -> Response {
+    let Form { group, view, media, now, .. } = form;
     let mut body = Vec::with_capacity(1024);
     let out = &mut body;
-    let is_protobuf = form.media == Media::Protobuf;
-    match (shown, form.view) {
-        (Shown::One(_), View::PartialList(_)) => {
-            return refusal(&mismatch("PartialObjectMetadataList", "is not a list (*core.Event)"));
-        }
-        (Shown::Many(_), View::Partial(_)) => {
+    match (view, media) {
+        (View::Partial(_), _) => {
             return refusal(&mismatch("PartialObjectMetadata", "is a list (*core.EventList)"));
         }
-        (Shown::One(event), View::Whole) if is_protobuf => protobuf::write(form.group, event, out),
-        (Shown::One(event), View::Whole) => json::write_json(form.group, event, out),
-        (Shown::One(event), View::Partial(version)) if is_protobuf => {
-            protobuf::write_partial(version.api_version(), event, out);
-        }
-        (Shown::One(event), View::Partial(version)) => partial::write(version, event, out),
-        (Shown::Many(list), View::Whole) if is_protobuf => protobuf::write_list(form.group, list, out),
-        (Shown::Many(list), View::Whole) => json::write_list(form.group, list, out),
-        (Shown::Many(list), View::PartialList(version)) if is_protobuf => {
+        (View::Whole, Media::Protobuf) => protobuf::write_list(group, list, out),
+        (View::Whole, Media::Json | Media::Yaml) => json::write_list(group, list, out),
+        (View::PartialList(version), Media::Protobuf) => {
             protobuf::write_partial_list(version.api_version(), list, out);
         }
-        (Shown::Many(list), View::PartialList(version)) => partial::write_list(version, list, out),
-        (Shown::One(event), View::Table(version, include)) => write_table(form, version, include, &one(event), out),
-        (Shown::Many(list), View::Table(version, include)) => write_table(form, version, include, list, out),
+        (View::PartialList(version), Media::Json | Media::Yaml) => partial::write_list(version, list, out),
+        // A table is never negotiated in protobuf.
+        (View::Table(version, include), _) => {
+            let columns = Columns::Described;
+            table::write(&Table { group, version, include, columns, now }, list, out);
+        }
     }
-    if is_protobuf { bytes(code, form.media, body) } else { document(code, form.media, form.pretty, body) }
+    encoded(form, StatusCode::OK, body)
 }
 
-/// Appends a table, which is never negotiated in protobuf.
-fn write_table(form: Form, version: MetaVersion, include: Include, list: &EventList, out: &mut Vec<u8>) {
-    let columns = table::Columns::Described;
-    table::write(&table::Table { group: form.group, version, include, columns, now: form.now }, list, out);
-}
-
-/// Returns one event as a list, for its table. Copies the event: tables are requested by people, so rarely.
-pub(super) fn one(event: &Event) -> EventList {
-    let resource_version = event.metadata.resource_version.clone();
-    EventList { resource_version, items: vec![event.clone()], ..EventList::default() }
+/// Appends an event in the view of the form, as protobuf or as JSON. `columns` is for a table.
+pub(super) fn write_event(form: Form, columns: Columns, event: &Event, out: &mut Vec<u8>) {
+    let Form { group, view, media, now, .. } = form;
+    match (view, media) {
+        (View::Whole, Media::Protobuf) => protobuf::write(group, event, out),
+        (View::Whole, Media::Json | Media::Yaml) => json::write_json(group, event, out),
+        (View::Partial(version) | View::PartialList(version), Media::Protobuf) => {
+            protobuf::write_partial(version.api_version(), event, out);
+        }
+        (View::Partial(version) | View::PartialList(version), Media::Json | Media::Yaml) => {
+            partial::write(version, event, out);
+        }
+        (View::Table(version, include), _) => {
+            // A copy: tables are requested by people, so rarely.
+            let resource_version = event.metadata.resource_version.clone();
+            let one = EventList { resource_version, items: vec![event.clone()], ..EventList::default() };
+            table::write(&Table { group, version, include, columns, now }, &one, out);
+        }
+    }
 }
 
 fn mismatch(requested: &str, but: &str) -> Status {

@@ -17,12 +17,12 @@ use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 
 use super::asked::Asked;
-use super::form::{Form, Media, View, not_acceptable};
-use super::table::{self, Columns};
+use super::form::{Form, Media, not_acceptable};
+use super::table::Columns;
 use super::websocket::{self, Upgrade};
-use super::{Face, options, partial, respond};
+use super::{Face, options, respond};
 use crate::clock::{Clock, Mono};
-use crate::event::{Event, json, protobuf};
+use crate::event::{Event, protobuf};
 use crate::server::{FairPlace, FairPlaces};
 use crate::status::Status;
 use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
@@ -168,13 +168,9 @@ impl Stream {
 
     /// Appends the frame of an event: a line of JSON, or a length and protobuf.
     pub(super) fn write(&mut self, event: &WatchEvent, out: &mut Vec<u8>) {
+        let write = |event: &Event, out: &mut Vec<u8>| respond::write_event(self.form, self.columns, event, out);
         match self.form.media {
-            Media::Protobuf => protobuf::write_watch_frame(event, out, |event, out| match self.form.view {
-                View::Partial(version) | View::PartialList(version) => {
-                    protobuf::write_partial(version.api_version(), event, out);
-                }
-                View::Whole | View::Table(..) => protobuf::write(self.form.group, event, out),
-            }),
+            Media::Protobuf => protobuf::write_watch_frame(event, out, write),
             Media::Json | Media::Yaml => {
                 out.extend_from_slice(br#"{"type":""#);
                 out.extend_from_slice(event.label().as_bytes());
@@ -183,25 +179,13 @@ impl Stream {
                     WatchEvent::Added(event)
                     | WatchEvent::Modified(event)
                     | WatchEvent::Deleted(event)
-                    | WatchEvent::Bookmark(event) => self.write_object(event, out),
+                    | WatchEvent::Bookmark(event) => write(event, out),
                     WatchEvent::Error(status) => out.extend_from_slice(&respond::go_escaped(&status.to_json())),
                 }
                 out.extend_from_slice(b"}\n");
             }
         }
         self.columns = Columns::Known;
-    }
-
-    fn write_object(&self, event: &Event, out: &mut Vec<u8>) {
-        let Form { group, view, now, .. } = self.form;
-        match view {
-            View::Whole => json::write_json(group, event, out),
-            View::Partial(version) | View::PartialList(version) => partial::write(version, event, out),
-            View::Table(version, include) => {
-                let table = table::Table { group, version, include, columns: self.columns, now };
-                table::write(&table, &respond::one(event), out);
-            }
-        }
     }
 }
 

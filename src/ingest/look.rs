@@ -297,7 +297,7 @@ pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Respon
         selector,
         rate,
         is_sse,
-        stop: face.0.watches.stop(),
+        stop: face.0.stop.clone(),
         until: face.0.shards.clock().now().mono.after(LONGEST),
         clock: face.0.shards.clock().clone(),
         _place: place,

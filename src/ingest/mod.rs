@@ -51,6 +51,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use prometheus::IntGauge;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceBuilder};
@@ -145,8 +146,17 @@ struct Inner {
     aliases: Aliases,
     metrics: Metrics,
     event_log: EventLog,
-    watches: watch::Watches,
-    answers: lists::Answers,
+    /// Places for watches.
+    // LIMIT: `max_watches`; further ones are refused with 429 and `Retry-After`.
+    watches: FairPlaces,
+    /// Ends watches and taps with a complete answer.
+    stop: CancellationToken,
+    /// Turns of lists that are being made.
+    // LIMIT: `lists::LISTS`.
+    lists: Semaphore,
+    /// Places for the bytes of long answers.
+    // LIMIT: `max_list_bytes`; beyond it a long answer is replaced by 429. One that is longer needs all of them.
+    list_bytes: FairPlaces,
     /// Places for the bytes of bodies.
     // LIMIT: `max_read_bytes`, but room for two bodies; further bodies are refused with 429.
     bodies: Places,
@@ -169,15 +179,9 @@ impl Face {
         event_log: EventLog,
         shared: Shared,
     ) -> Self {
-        let watches = watch::Watches::new(settings.max_watches, metrics.watches.clone(), shared.stop.clone());
-        let answers = lists::Answers::new(FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()));
-        let bodies = settings
-            .max_read_bytes
-            .max(settings.max_body_bytes.saturating_mul(const { NonZeroUsize::new(2).unwrap() }));
-        let bodies = Places::new(bodies, metrics.read_bytes.clone());
-        let Shared { tasks, spool, access, shadow, listed, upstream_up, .. } = shared;
-        let readers = FairPlaces::new(look::READERS, metrics.taps.clone());
-        let admission = OnceLock::new();
+        let two_bodies = settings.max_body_bytes.saturating_mul(const { NonZeroUsize::new(2).unwrap() });
+        let bodies = settings.max_read_bytes.max(two_bodies);
+        let Shared { access, tasks, stop, listed, spool, shadow, upstream_up } = shared;
         Self(Arc::new(Inner {
             settings,
             access,
@@ -187,15 +191,17 @@ impl Face {
             upstream,
             upstream_up,
             aliases,
-            metrics,
             event_log,
-            watches,
-            answers,
-            bodies,
+            watches: FairPlaces::new(settings.max_watches, metrics.watches.clone()),
+            stop,
+            lists: Semaphore::const_new(lists::LISTS),
+            list_bytes: FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()),
+            bodies: Places::new(bodies, metrics.read_bytes.clone()),
             listed,
-            readers,
+            readers: FairPlaces::new(look::READERS, metrics.taps.clone()),
             tasks,
-            admission,
+            admission: OnceLock::new(),
+            metrics,
         }))
     }
 

@@ -13,7 +13,6 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
-use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 
 use super::asked::Asked;
@@ -23,7 +22,7 @@ use super::websocket::{self, Upgrade};
 use super::{Face, options, respond};
 use crate::clock::{Clock, Mono};
 use crate::event::{Event, protobuf};
-use crate::server::{FairPlace, FairPlaces};
+use crate::server::FairPlace;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
 
@@ -33,25 +32,6 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// A watch without `timeoutSeconds` ends after one to two times this duration, as in the apiserver
 /// (`--min-request-timeout`).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
-
-#[derive(Debug)]
-pub(super) struct Watches {
-    // LIMIT: `max_watches`; further ones are refused with 429 and `Retry-After`.
-    places: FairPlaces,
-    /// Ends all watches with a complete answer.
-    stop: CancellationToken,
-}
-
-impl Watches {
-    pub(super) fn new(max: std::num::NonZeroUsize, open: IntGauge, stop: CancellationToken) -> Self {
-        Self { places: FairPlaces::new(max, open), stop }
-    }
-
-    /// Returns the token that ends all watches.
-    pub(super) fn stop(&self) -> CancellationToken {
-        self.stop.clone()
-    }
-}
 
 /// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a
 /// watch.
@@ -85,7 +65,7 @@ async fn watch_with(
         return Err(not_acceptable());
     }
     let options = options::of_watch(asked.group, asked.query()).and_then(narrow)?;
-    let Some(place) = face.0.watches.places.take(asked.user(), 1) else {
+    let Some(place) = face.0.watches.take(asked.user(), 1) else {
         return Err(Status::too_many_requests("Too many watches, please try again later", 1));
     };
     let clock = face.0.shards.clock().clone();
@@ -102,7 +82,7 @@ async fn watch_with(
         late: false,
         columns: Columns::Described,
         rest: Vec::new().into_iter(),
-        stop: face.0.watches.stop(),
+        stop: face.0.stop.clone(),
         _place: place,
     };
     Ok(match upgrade {

@@ -31,7 +31,7 @@ pub(super) fn accept(mut upgrade: WebSocketUpgrade, face: &Face, stream: Stream)
     if let [only] = offered.as_slice() {
         upgrade.set_selected_protocol(only.clone());
     }
-    let stop = face.0.watches.stop();
+    let stop = face.0.stop.clone();
     // Shutdown waits for the close frame.
     let token = face.0.tasks.token();
     let upgrade = upgrade.max_message_size(MAX_RECEIVED).max_frame_size(MAX_RECEIVED);

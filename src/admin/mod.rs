@@ -8,7 +8,6 @@ mod collector;
 mod page;
 mod web;
 
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,12 +16,11 @@ use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use prometheus::Registry;
 use tokio::sync::Notify;
-use tower::{Service, ServiceBuilder};
+use tower::ServiceBuilder;
 
 pub use web::Web;
 
@@ -30,7 +28,7 @@ use crate::deliver::Monitor;
 use crate::history;
 use crate::ingest::Face;
 use crate::metrics::{self, Registrar};
-use crate::server::Origins;
+use crate::server::{Answer, Origins, layer};
 use crate::shard::{Settings, Shards};
 use crate::upstream::Verb;
 use collector::ShardCollector;
@@ -104,17 +102,14 @@ impl Admin {
     }
 
     /// Returns the layers that every request passes, from the outermost, and the router.
-    pub fn service(
-        &self,
-    ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + use<>
-    {
+    pub fn service(&self) -> impl Answer + use<> {
         ServiceBuilder::new()
             // Adds the configured headers to every answer.
-            .layer(from_fn_with_state(self.clone(), with_headers))
+            .layer(layer(self.clone(), with_headers))
             // Refuses requests that a web page of another origin makes a browser send.
-            .layer(from_fn_with_state(self.clone(), of_our_origin))
+            .layer(layer(self.clone(), of_our_origin))
             // Authenticates every request but those for health.
-            .layer(from_fn_with_state(self.clone(), authenticated))
+            .layer(layer(self.clone(), authenticated))
             .service(self.router())
     }
 
@@ -238,7 +233,7 @@ async fn reload(State(admin): State<Admin>) -> Response {
         .into_response()
 }
 
-async fn with_headers(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+async fn with_headers(admin: Admin, request: Request, next: impl Answer) -> Response {
     let mut response = next.run(request).await;
     for (name, value) in &admin.0.web.load().headers {
         response.headers_mut().insert(name, value.clone());
@@ -246,7 +241,7 @@ async fn with_headers(State(admin): State<Admin>, request: Request, next: Next) 
     response
 }
 
-async fn of_our_origin(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+async fn of_our_origin(admin: Admin, request: Request, next: impl Answer) -> Response {
     let (parts, body) = request.into_parts();
     match admin.0.access.origins.refusal(&parts.uri, &parts.headers) {
         Some(reason) => (StatusCode::FORBIDDEN, format!("{reason}\n")).into_response(),
@@ -254,7 +249,7 @@ async fn of_our_origin(State(admin): State<Admin>, request: Request, next: Next)
     }
 }
 
-async fn authenticated(State(admin): State<Admin>, request: Request, next: Next) -> Response {
+async fn authenticated(admin: Admin, request: Request, next: impl Answer) -> Response {
     let web = admin.0.web.load_full();
     let is_health = LIVE.iter().chain(&READY).any(|path| *path == request.uri().path());
     if web.users.is_empty() || is_health || admin.0.passwords.are_right(&web, request.headers()).await {

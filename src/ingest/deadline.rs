@@ -7,16 +7,16 @@ use axum::extract::Request;
 use axum::response::Response;
 use tokio::time::timeout;
 
-use super::layer::Next;
 use super::{Face, options, respond};
 use crate::ledger::RejectReason;
+use crate::server::Answer;
 use crate::status::Status;
 
 /// Resolution of the timer: a request with a shorter timeout is not started.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Layer that ends a request after the timeout that its client has set.
-pub(super) async fn deadline(face: Face, request: Request, next: impl Next) -> Response {
+pub(super) async fn deadline(face: Face, request: Request, next: impl Answer) -> Response {
     let asked = request.uri().query().and_then(options::timeout);
     let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return next.run(request).await };
     let limit = match duration(&asked) {

@@ -16,17 +16,17 @@ use flate2::write::GzEncoder;
 use http_body_util::BodyExt as _;
 
 use super::form::{Form, Media};
-use super::layer::Next;
 use super::respond::{self, Refused};
 use super::{Face, indent};
 use crate::event::protobuf;
+use crate::server::Answer;
 use crate::status::Status;
 
 /// Bytes above which an answer is compressed if the client accepts gzip (`defaultGzipThresholdBytes`).
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
 /// Finishes the answer to a request. A layer.
-pub(super) async fn finish(face: Face, request: Request, next: impl Next) -> Response {
+pub(super) async fn finish(face: Face, request: Request, next: impl Answer) -> Response {
     let (query, headers) = (request.uri().query(), request.headers());
     let is_get = request.method() == Method::GET;
     let compresses = accepts_gzip(headers);

@@ -14,14 +14,13 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use super::layer::Next;
 use super::lists::CallerName;
 use super::rejection::Rejection;
 use super::{Face, Unable, admit, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Target, Turn, Write};
 use crate::event::{ApiGroup, Event, RareMeta};
 use crate::ledger::RejectReason;
-use crate::server::Peer;
+use crate::server::{Answer, Peer};
 use crate::status::Status;
 use crate::upstream::apiserver::is_impersonation;
 
@@ -38,7 +37,7 @@ const IMPERSONATE: HeaderName = HeaderName::from_static("impersonate-user");
 pub(super) type Place = Arc<Turn>;
 
 /// Layer that authenticates and authorises a request.
-pub(super) async fn guard(face: Face, mut request: Request, next: impl Next) -> Response {
+pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -> Response {
     if let Some(value) = request.headers_mut().get_mut(AUTHORIZATION) {
         // Hides the value in logs of the headers.
         value.set_sensitive(true);

@@ -11,9 +11,9 @@ use prometheus::{Histogram, IntCounter, IntGauge, Registry};
 
 use super::Face;
 use super::admit::Answer;
-use super::layer::Next;
 use crate::event::repair::Repair;
 use crate::metrics::{Registrar, value};
+use crate::server;
 use crate::shard::Outcome;
 
 /// Metrics of ingest. Clones share the counters.
@@ -62,7 +62,7 @@ impl Verb {
 }
 
 /// Layer that counts requests by the class of their answers.
-pub(super) async fn count(face: Face, request: Request, next: impl Next) -> Response {
+pub(super) async fn count(face: Face, request: Request, next: impl server::Answer) -> Response {
     let verb = Verb::of(request.method());
     let response = next.run(request).await;
     face.0.metrics.count_request(verb, response.status().as_u16());

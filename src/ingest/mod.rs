@@ -20,7 +20,6 @@ mod form;
 mod guard;
 mod hold;
 mod indent;
-mod layer;
 mod lists;
 mod look;
 mod metrics;
@@ -39,7 +38,6 @@ mod watch;
 mod websocket;
 mod yaml;
 
-use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -54,9 +52,8 @@ use prometheus::IntGauge;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::{Service, ServiceBuilder};
+use tower::ServiceBuilder;
 
-use layer::{Next, layer};
 use rejection::Rejection;
 
 pub use admit::Admission;
@@ -69,7 +66,7 @@ use crate::access::Access;
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
-use crate::server::{FairPlaces, Origins, Places};
+use crate::server::{Answer, FairPlaces, Origins, Places, layer};
 use crate::shadow::Shadow;
 use crate::shard::Shards;
 use crate::spool::Spool;
@@ -211,11 +208,7 @@ impl Face {
     }
 
     /// Returns the whole service: the layers, outermost first, and the router. Every request passes all of them.
-    pub fn service(
-        &self,
-        origins: Origins,
-    ) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + use<>
-    {
+    pub fn service(&self, origins: Origins) -> impl Answer + use<> {
         ServiceBuilder::new()
             // Counts the request by the class of its answer, including answers made by other layers.
             .layer(layer(self.clone(), metrics::count))
@@ -293,7 +286,7 @@ fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
 }
 
 /// Refuses requests to another host name, or from a page of another origin.
-async fn of_our_origin(origins: Origins, request: Request, next: impl Next) -> Response {
+async fn of_our_origin(origins: Origins, request: Request, next: impl Answer) -> Response {
     match origins.refusal(request.uri(), request.headers()) {
         Some(reason) => respond::refusal(&Status::new(403, "Forbidden", reason)),
         None => next.run(request).await,
@@ -342,6 +335,8 @@ async fn method_not_allowed() -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use axum::body::{Body, HttpBody as _};
     use axum::http::header::CACHE_CONTROL;
     use axum::http::{Method, Version};

@@ -14,14 +14,14 @@ use futures_util::stream::{self, Stream as _};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use super::layer::Next;
+use crate::server::Answer;
 
 /// LIMIT: bytes that are read, and the longest time for them; after either the stream is reset.
 const BYTES_MAX: usize = 64 << 10;
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Layer that reads what a refusal has left of a body over HTTP/2.
-pub(super) async fn unread((): (), request: Request, next: impl Next) -> Response {
+pub(super) async fn unread((): (), request: Request, next: impl Answer) -> Response {
     if request.version() != Version::HTTP_2 || request.body().is_end_stream() {
         return next.run(request).await;
     }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use super::body::{begun, whole};
 use super::metrics::Kind;
-use super::{Answered, Events, Passthrough, Unanswered, ask, refuse, unanswered};
+use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::Unable;
 use crate::server::{Answer, Read, read};
@@ -50,12 +50,14 @@ impl Passthrough {
         if let Some(known) = self.about_forwarded(&parts, &body).await {
             return match known {
                 // Expired or deleted: from here on the name belongs to ingest again.
-                Ok(answer) if answer.status() == StatusCode::NOT_FOUND => (Kind::Fallback, ask(face, asked).await),
+                Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
+                    (Kind::Fallback, S::clone(face).run(asked).await)
+                }
                 Ok(answer) => (Kind::Fallback, answer),
                 Err(refusal) => unanswered(refusal),
             };
         }
-        let answer = ask(face, asked).await;
+        let answer = S::clone(face).run(asked).await;
         if !is_forwarded(&parts.method, &answer) || !self.is_forwardable(&parts) {
             return (Kind::Events, answer);
         }
@@ -102,7 +104,7 @@ impl Passthrough {
         if answer.status() != StatusCode::NOT_FOUND {
             return (Kind::Forwarded, answer);
         }
-        let known = ask(face, asked).await;
+        let known = S::clone(face).run(asked).await;
         (Kind::Forwarded, if known.status().is_success() { known } else { answer })
     }
 }

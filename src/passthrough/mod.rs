@@ -18,7 +18,6 @@ mod headers;
 mod impersonate;
 mod metrics;
 
-use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,7 @@ use axum::response::Response;
 use http::{Method, Request};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::{Service, ServiceExt as _, service_fn};
+use tower::service_fn;
 
 pub use impersonate::Impersonator;
 pub use metrics::Metrics;
@@ -104,12 +103,7 @@ impl Passthrough {
     }
 
     /// Returns the service that answers requests of these origins, with `face` for events.
-    pub fn service<S: Answer>(
-        self,
-        face: S,
-        origins: Origins,
-    ) -> impl Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync
-    {
+    pub fn service<S: Answer>(self, face: S, origins: Origins) -> impl Answer {
         let face = Arc::new(face);
         service_fn(move |request: Request<Body>| {
             let (parts, body) = request.into_parts();
@@ -129,7 +123,7 @@ impl Passthrough {
 
     async fn answer<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
         match Route::of(request.method(), request.uri().path()) {
-            Route::Ours => (Kind::Events, ask(face, request).await),
+            Route::Ours => (Kind::Events, S::clone(face).run(request).await),
             // Only the apiserver can authorise impersonation.
             Route::Write if headers::impersonates(request.headers()) => self.forward(request).await,
             // Boxed, so that the future of the other routes stays small.
@@ -160,11 +154,6 @@ fn refuse(status: &Status) -> Answered {
 /// Returns the answer to a client whose request could not be forwarded.
 fn unanswered((kind, status): Unanswered) -> Answered {
     (kind, forward::refusal(&status))
-}
-
-async fn ask<S: Answer>(face: &Arc<S>, request: Request<Body>) -> Response {
-    let Ok(response) = S::clone(face).oneshot(request).await;
-    response
 }
 
 /// Destination of a request.

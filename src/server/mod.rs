@@ -6,6 +6,7 @@
 //! connections are closed; HTTP/2 connections get a GOAWAY.
 
 mod answers;
+mod layer;
 mod listen;
 mod origin;
 mod places;
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use futures_util::TryFutureExt as _;
+use futures_util::FutureExt as _;
 use http::header::CONNECTION;
 use http::{HeaderValue, Method, Request, Version};
 use hyper::body::{Body as _, Incoming};
@@ -40,8 +41,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::{Service, ServiceExt as _};
 
+pub use layer::{Answer, layer};
 pub use listen::{Address, Listener, SocketFile, may_bind};
 pub use origin::{ACCEPT_HOSTS, Origins};
 pub use places::{FairPlace, FairPlaces, Place, Places};
@@ -90,21 +91,6 @@ impl From<CancellationToken> for End {
     fn from(stop: CancellationToken) -> Self {
         Self { closing: stop.clone(), stop }
     }
-}
-
-/// A service that answers requests: a router, or layers around one.
-pub trait Answer:
-    Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + 'static
-{
-}
-
-impl<S> Answer for S where
-    S: Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static>
-        + Clone
-        + Send
-        + Sync
-        + 'static
-{
 }
 
 /// Peer of a connection. Each request has it among its extensions.
@@ -332,7 +318,7 @@ fn service(
         } else {
             request.map(Body::new)
         };
-        answer.clone().oneshot(request).map_ok(move |mut response| {
+        answer.clone().run(request).map(move |mut response| {
             if version < Version::HTTP_2 {
                 // An upgrade has set the header already.
                 if closing.is_cancelled() {
@@ -342,9 +328,9 @@ fn service(
                 progress.is_watched.store(is_watch, Ordering::Relaxed);
                 let is_tunnel = response.extensions().get::<Tunnel>().is_some();
                 progress.is_tunnel.store(is_tunnel, Ordering::Relaxed);
-                return response;
+                return Ok(response);
             }
-            response.map(|body| progress.answers.pieces(body))
+            Ok(response.map(|body| progress.answers.pieces(body)))
         })
     })
 }

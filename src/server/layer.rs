@@ -1,4 +1,5 @@
-//! Tower layers made of async functions, without the three allocations per layer of `axum::middleware::from_fn`.
+//! Services that answer requests, and tower layers made of async functions, without the three allocations per layer of
+//! `axum::middleware::from_fn`.
 
 use std::convert::Infallible;
 
@@ -8,18 +9,18 @@ use futures_util::FutureExt as _;
 use tower::layer::layer_fn;
 use tower::{Layer, Service, service_fn};
 
-/// The service behind a layer.
-pub(super) trait Next:
+/// A service that answers requests: a router, or layers around one.
+pub trait Answer:
     Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + Sync + 'static
 {
     /// Answers the request.
-    fn run(mut self, request: Request) -> impl Future<Output = Response> + Send {
+    fn run(mut self, request: Request) -> impl Future<Output = Response> + Send + 'static {
         // Always ready: neither the layers here nor the router wait before they take a request.
         self.call(request).map(|Ok(response)| response)
     }
 }
 
-impl<S> Next for S where
+impl<S> Answer for S where
     S: Service<Request, Response = Response, Error = Infallible, Future: Send + 'static>
         + Clone
         + Send
@@ -29,12 +30,12 @@ impl<S> Next for S where
 }
 
 /// Returns a layer that calls `function` with a clone of `state`, the request and the wrapped service.
-pub(super) fn layer<T, F, N, Answer>(state: T, function: F) -> impl Layer<N, Service = impl Next>
+pub fn layer<T, F, N, A>(state: T, function: F) -> impl Layer<N, Service = impl Answer>
 where
     T: Clone + Send + Sync + 'static,
-    F: Fn(T, Request, N) -> Answer + Clone + Send + Sync + 'static,
-    N: Next,
-    Answer: Future<Output = Response> + Send + 'static,
+    F: Fn(T, Request, N) -> A + Clone + Send + Sync + 'static,
+    N: Answer,
+    A: Future<Output = Response> + Send + 'static,
 {
     layer_fn(move |next: N| {
         let (state, function) = (state.clone(), function.clone());

@@ -236,7 +236,7 @@ impl App {
         if config.admission.enabled {
             face = face.admitting(config.admission.settings.clone());
         }
-        Registrar(&self.registry).register(ingest::NamesCollector::new(face.clone()));
+        Registrar(&self.registry).register(face.aliases_gauge());
         let limits = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             client_timeout: config.ingest.request_timeout,

@@ -5,14 +5,12 @@ use std::time::Duration;
 use axum::extract::Request;
 use axum::http::Method;
 use axum::response::Response;
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
-use prometheus::{Histogram, IntCounter, IntGauge, Registry};
+use prometheus::{Histogram, IntCounter, IntGauge, PullingGauge, Registry};
 
 use super::Face;
 use super::admit::Answer;
 use crate::event::repair::Repair;
-use crate::metrics::{Registrar, value};
+use crate::metrics::Registrar;
 use crate::server;
 use crate::shard::Outcome;
 
@@ -149,28 +147,12 @@ impl Metrics {
     }
 }
 
-/// Number of aliases, read at each scrape.
-#[derive(Debug)]
-pub struct NamesCollector {
-    face: Face,
-    known: IntGauge,
-}
-
-impl NamesCollector {
-    /// Creates the collector of a face.
-    pub fn new(face: Face) -> Self {
-        let known = IntGauge::new("eventweir_ingest_aliases", "Aliases; limit: ingest.maxAliases.");
-        Self { face, known: known.expect("a valid name") }
-    }
-}
-
-impl Collector for NamesCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.known.desc()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        self.known.set(value(self.face.0.aliases.len()));
-        self.known.collect()
+impl Face {
+    /// Returns a gauge of the aliases, which are counted at each scrape.
+    pub fn aliases_gauge(&self) -> PullingGauge {
+        let face = self.clone();
+        let count = move || face.0.aliases.len() as f64;
+        PullingGauge::new("eventweir_ingest_aliases", "Aliases; limit: ingest.maxAliases.", Box::new(count))
+            .expect("a valid name")
     }
 }

@@ -59,7 +59,7 @@ use rejection::Rejection;
 pub use admit::Admission;
 pub use aliases::Aliases;
 pub use look::TopQuery;
-pub use metrics::{Metrics, NamesCollector};
+pub use metrics::Metrics;
 pub use settings::Settings;
 
 use crate::access::Access;

@@ -3,7 +3,8 @@
 //! Keys are hashes under a secret of this process, so that the cache holds neither tokens nor names.
 
 use std::collections::HashMap;
-use std::hash::Hasher as _;
+use std::hash::{Hash, Hasher as _};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,13 @@ impl Key {
     }
 }
 
+/// Returns an empty cache of this capacity. `LruCache::new` would allocate for all entries at once.
+pub(super) fn lru<K: Hash + Eq, V>(capacity: NonZeroUsize) -> LruCache<K, V> {
+    let mut empty = LruCache::unbounded();
+    empty.resize(capacity);
+    empty
+}
+
 /// Reason for which there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unanswered {
@@ -57,7 +65,6 @@ type Asking<V> = BoxFuture<'static, Result<V, Unanswered>>;
 
 /// Cache of answers, and the questions in flight.
 pub(super) struct Answers<V> {
-    entries_max: usize,
     questions_max: usize,
     /// Whether an answer accepts its caller. Accepting answers have a cache of their own, so that unknown callers
     /// cannot evict them.
@@ -66,7 +73,7 @@ pub(super) struct Answers<V> {
 }
 
 struct Inner<V> {
-    /// LIMIT: `entries_max`; beyond it the least recently used answer is evicted. Expired answers
+    /// LIMIT: the cache's capacity; beyond it the least recently used answer is evicted. Expired answers
     /// stay until then.
     accepted: LruCache<u128, (Mono, V)>,
     /// LIMIT: the same.
@@ -103,10 +110,10 @@ impl<V> Drop for InFlight<V> {
 
 impl<V: Clone + Send + Sync + 'static> Answers<V> {
     /// Creates an empty cache with these limits.
-    pub(super) fn new(entries_max: usize, questions_max: usize, accepts: fn(&V) -> bool) -> Arc<Self> {
-        let (accepted, refused) = (LruCache::unbounded(), LruCache::unbounded());
+    pub(super) fn new(entries_max: NonZeroUsize, questions_max: usize, accepts: fn(&V) -> bool) -> Arc<Self> {
+        let [accepted, refused] = [(); 2].map(|()| lru(entries_max));
         let inner = Inner { accepted, refused, asking: HashMap::new(), questions: 0 };
-        Arc::new(Self { entries_max, questions_max, accepts, inner: Mutex::new(inner) })
+        Arc::new(Self { questions_max, accepts, inner: Mutex::new(inner) })
     }
 
     /// Returns the number of entries, expired ones included.
@@ -154,7 +161,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
 
     /// Waits for the answer and caches it.
     fn answer(&self, in_flight: InFlight<V>, clock: &Clock, question: Question<V>) -> Shared<Asking<V>> {
-        let (clock, entries_max, accepts) = (clock.clone(), self.entries_max, self.accepts);
+        let (clock, accepts) = (clock.clone(), self.accepts);
         let asking = async move {
             let (answer, ttl) = question.await?;
             let until = clock.now().mono.after(ttl);
@@ -163,9 +170,6 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
             let (kept, other) = if accepts(&answer) { (accepted, refused) } else { (refused, accepted) };
             other.pop(&in_flight.key);
             kept.put(in_flight.key, (until, answer.clone()));
-            while kept.len() > entries_max {
-                kept.pop_lru();
-            }
             drop(inner);
             Ok(answer)
         };
@@ -200,6 +204,10 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(10);
 
+    fn answers(entries_max: usize, questions_max: usize, accepts: fn(&u32) -> bool) -> Arc<Answers<u32>> {
+        Answers::new(NonZeroUsize::new(entries_max).unwrap(), questions_max, accepts)
+    }
+
     fn at_once(value: u32) -> Question<u32> {
         async move { Ok((value, TTL)) }.boxed()
     }
@@ -216,7 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn waiting_requests_share_one_question() {
-        let (answers, clock, asked) = (Answers::new(10, 10, |_| true), Clock::manual(0), AtomicUsize::new(0));
+        let (answers, clock, asked) = (answers(10, 10, |_| true), Clock::manual(0), AtomicUsize::new(0));
         let (sender, question) = later();
         let first = answers.ask((1, 1), &clock, || {
             asked.fetch_add(1, Ordering::Relaxed);
@@ -234,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_outlives_the_request_that_asked_it() {
-        let (answers, clock) = (Answers::new(10, 10, |_| true), Clock::manual(0));
+        let (answers, clock) = (answers(10, 10, |_| true), Clock::manual(0));
         let (sender, question) = later();
         let mut first = Box::pin(answers.ask((1, 1), &clock, || question));
         assert!(first.as_mut().now_or_never().is_none());
@@ -247,7 +255,7 @@ mod tests {
 
     #[tokio::test]
     async fn questions_and_entries_are_limited_and_faults_are_not_cached() {
-        let (answers, clock) = (Answers::new(2, 1, |_| true), Clock::manual(0));
+        let (answers, clock) = (answers(2, 1, |_| true), Clock::manual(0));
         let (sender, question) = later();
         let mut first = Box::pin(answers.ask((1, 1), &clock, || question));
         assert!(first.as_mut().now_or_never().is_none());
@@ -269,7 +277,7 @@ mod tests {
 
     #[tokio::test]
     async fn unknown_callers_neither_evict_nor_block_accepted_ones() {
-        let (answers, clock) = (Answers::new(2, 1, |value| *value > 0), Clock::manual(0));
+        let (answers, clock) = (answers(2, 1, |value| *value > 0), Clock::manual(0));
         assert_eq!(answers.ask((1, 1), &clock, || at_once(7)).await, Ok(7));
         for key in 2..=9 {
             assert_eq!(answers.ask((key, key), &clock, || at_once(0)).await, Ok(0));
@@ -290,7 +298,7 @@ mod tests {
     /// Fault: one caller without permissions could keep every new caller out.
     #[tokio::test]
     async fn a_caller_has_half_of_the_questions() {
-        let (answers, clock) = (Answers::new(9, 4, |value| *value > 0), Clock::manual(0));
+        let (answers, clock) = (answers(9, 4, |value| *value > 0), Clock::manual(0));
         let mut waiting = Vec::new();
         for (key, caller, expected) in
             [(1, 7, true), (2, 7, true), (3, 7, false), (4, 8, true), (5, 9, true), (6, 8, false)]

@@ -13,6 +13,7 @@ use governor::{Quota, RateLimiter, clock};
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use super::cache::lru;
 use crate::clock::Clock;
 use crate::event::{Event, cut};
 use crate::status::Status;
@@ -59,7 +60,7 @@ pub(super) struct Limits {
     limits: Vec<Limit>,
     clock: Clock,
     /// Budgets of each limit, by key.
-    // LIMIT: `Limit::cache_size`; unbounded in itself, because `LruCache::new` would allocate for all entries at once.
+    // LIMIT: `Limit::cache_size`.
     budgets: Vec<Mutex<LruCache<u64, Budget>>>,
     /// Keys are kept as hashes: a source and an object can be as long as a body.
     hasher: RandomState,
@@ -84,7 +85,7 @@ impl clock::Clock for Time {
 
 impl Limits {
     pub(super) fn new(limits: Vec<Limit>, clock: Clock) -> Self {
-        let budgets = limits.iter().map(|_| Mutex::new(LruCache::unbounded())).collect();
+        let budgets = limits.iter().map(|limit| Mutex::new(lru(limit.cache_size))).collect();
         Self { limits, clock, budgets, hasher: RandomState::new() }
     }
 
@@ -125,11 +126,7 @@ fn take(budgets: &mut LruCache<u64, Budget>, limit: &Limit, key: u64, clock: &Cl
         let quota = Quota::per_second(limit.qps).allow_burst(limit.burst);
         Budget::direct_with_clock(quota, Time(clock.clone()))
     };
-    let taken = budgets.get_or_insert(key, new).check();
-    while budgets.len() > limit.cache_size.get() {
-        budgets.pop_lru();
-    }
-    let Err(until) = taken else { return Ok(()) };
+    let Err(until) = budgets.get_or_insert(key, new).check() else { return Ok(()) };
     Err(until.earliest_possible().duration_since(Time(clock.clone()).now()).into())
 }
 

@@ -19,6 +19,7 @@ mod reviews;
 mod turns;
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -58,10 +59,10 @@ use crate::status::Status;
 
 /// LIMIT: cached accepted tokens, and as many refused ones; beyond it the least recently used one is evicted and
 /// reviewed again.
-const TOKENS_MAX: usize = 10_000;
+const TOKENS_MAX: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// LIMIT: cached permissions, and as many refusals; beyond it the least recently used one is evicted and reviewed
 /// again.
-const DECISIONS_MAX: usize = 100_000;
+const DECISIONS_MAX: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 /// LIMIT: questions of each kind in flight, half of them about one caller's permissions, and as many again that renew an
 /// accepting answer; a request that needs another one is refused with 429.
 const QUESTIONS_MAX: usize = 64;

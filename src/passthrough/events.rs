@@ -136,19 +136,17 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new() -> Self {
-        let names = Mutex::new(LruCache::unbounded());
-        Self { hasher: RandomState::default(), names }
+        // A cache that is created with this capacity would allocate for all names at once.
+        let mut names = LruCache::unbounded();
+        names.resize(NAMES_MAX);
+        Self { hasher: RandomState::default(), names: Mutex::new(names) }
     }
 
     /// Inserts the name of the event in `body`.
     fn insert(&self, group: ApiGroup, namespace: &str, body: &[u8]) {
         let Some(name) = name_of(group, body).filter(|name| !name.is_empty()) else { return };
         let key = self.key(namespace, &name);
-        let mut names = self.names.lock();
-        names.put(key, ());
-        if names.len() > NAMES_MAX.get() {
-            names.pop_lru();
-        }
+        self.names.lock().put(key, ());
     }
 
     /// Whether an event of this name was forwarded.

@@ -13,6 +13,7 @@
 
 mod review;
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -39,7 +40,7 @@ pub(super) const PATH: &str = "/eventweir/v1/admit";
 
 /// LIMIT: remembered events with an allowed series; beyond it the least recently used one is evicted, and its next
 /// series is allowed at once.
-const SERIES_MAX: usize = 10_000;
+const SERIES_MAX: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// Message for the refused client and the audit log.
 const COUNTED: &str = "the event is counted by eventweir, which writes its record";
@@ -145,10 +146,7 @@ impl Admitting {
         if series.get(&key).is_some_and(|last| last.line != allowed.line && self.is_recent(last, allowed.at)) {
             return false;
         }
-        series.put(key, allowed);
-        while series.len() > SERIES_MAX {
-            series.pop_lru();
-        }
+        series.put_within(key, allowed, SERIES_MAX);
         true
     }
 

@@ -115,8 +115,8 @@ impl Asked {
 /// Returns the `fieldManager` of the query, or else the User-Agent up to its first `/`, for managedFields
 /// (`k8s.io/apiserver/pkg/endpoints/handlers`, `managerOrUserAgent`).
 fn manager(query: Option<&str>, headers: &HeaderMap) -> SmolStr {
-    let named = options::pairs(query).find(|(key, _)| key == "fieldManager").map(|(_, value)| SmolStr::new(value));
-    named.filter(|name| !name.is_empty()).unwrap_or_else(|| {
+    let named = options::first(query, "fieldManager").filter(|name| !name.is_empty());
+    named.map(SmolStr::new).unwrap_or_else(|| {
         let agent = headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes())).unwrap_or_default();
         // `prefixFromUserAgent`: without control characters, and cut at the limit.
         let name = agent.split('/').next().unwrap_or_default().chars().filter(|letter| !letter.is_control());

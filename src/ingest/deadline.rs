@@ -17,8 +17,8 @@ const LEAST: Duration = Duration::from_millis(1);
 
 /// Layer that ends a request after the timeout that its client has set.
 pub(super) async fn deadline(face: Face, request: Request, next: impl Answer) -> Response {
-    let asked = request.uri().query().and_then(options::timeout);
-    let Some(asked) = asked.filter(|_| !is_watch(&request)) else { return next.run(request).await };
+    let asked = options::first(request.uri().query(), "timeout").filter(|text| !text.is_empty() && !is_watch(&request));
+    let Some(asked) = asked else { return next.run(request).await };
     let limit = match duration(&asked) {
         // LIMIT: the request timeout; a longer value is cut to it.
         Some(Duration::ZERO) => face.0.settings.request_timeout,

@@ -229,14 +229,9 @@ fn offer(media: Media, clause: &Clause<'_>, endpoint: Endpoint) -> Option<(Media
     Some((media, view, pretty))
 }
 
-/// Returns the first value of a parameter.
-fn parameter(query: Option<&str>, name: &str) -> Option<String> {
-    options::pairs(query).find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
-}
-
 /// DIFFERENCE(apiserver): refused before the event is read or created instead of afterwards.
 fn include(query: Option<&str>) -> Result<Include, Rejection> {
-    match parameter(query, "includeObject").unwrap_or_default().as_str() {
+    match &*options::first(query, "includeObject").unwrap_or_default() {
         "" | "Metadata" => Ok(Include::Metadata),
         "Object" => Ok(Include::Object),
         "None" => Ok(Include::None),
@@ -250,9 +245,9 @@ fn include(query: Option<&str>) -> Result<Include, Rejection> {
 /// `isPrettyPrint`: a parameter, or a client that a person uses.
 fn wants_pretty(query: Option<&str>, headers: &HeaderMap) -> bool {
     if query.is_some_and(|query| query.contains("pretty"))
-        && let Some(value) = parameter(query, "pretty").filter(|value| !value.is_empty())
+        && let Some(value) = options::first(query, "pretty").filter(|value| !value.is_empty())
     {
-        return matches!(value.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True");
+        return matches!(&*value, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
     let agent = headers.get(USER_AGENT).map_or(&[][..], HeaderValue::as_bytes);
     [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|person| agent.starts_with(person))

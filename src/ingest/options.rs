@@ -121,6 +121,11 @@ pub(super) fn pairs(query: Option<&str>) -> impl Iterator<Item = (Cow<'_, str>, 
     pairs.flat_map(|pair| form_urlencoded::parse(pair.as_bytes()))
 }
 
+/// Returns the first value of a parameter.
+pub(super) fn first<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q, str>> {
+    pairs(query).find(|(key, _)| key == name).map(|(_, value)| value)
+}
+
 fn whole<N: FromStr>(name: &str, text: &str) -> Result<N, Status> {
     text.parse().map_err(|_fault| not_whole(name, text))
 }
@@ -132,11 +137,6 @@ fn not_whole(name: &str, text: &str) -> Status {
 /// Whether the query of a LIST asks for a watch.
 pub(super) fn asks_for_watch(query: Option<&str>) -> bool {
     Parameters::of(query).truth("watch").unwrap_or(false)
-}
-
-/// Returns the `timeout` of a request, unparsed.
-pub(super) fn timeout(query: &str) -> Option<String> {
-    Parameters::of(Some(query)).first("timeout").filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
 /// Parses the options of a write; `kind` is their kind, such as `CreateOptions`.

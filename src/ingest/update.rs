@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use smol_str::SmolStr;
 
 use super::asked::Asked;
 use super::form::Form;
@@ -31,62 +32,80 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
     let Decoded { mut event, warnings: of_members } = decode::event(*group, media, &body, options.validation)?;
     *warnings = of_members;
-    validate::adopt_path(&mut event, namespace, name).map_err(Status::from)?;
-    let caller = asked.caller.as_ref();
-    let note = |status: &Status| {
-        if !options.dry_run {
+    validate::adopt_path(&mut event, namespace, name)?;
+    let dry_run = options.dry_run;
+    let put = async {
+        face.check_source(asked.caller.as_ref(), *group, &event, Extent::Whole)?;
+        let change = Change { event: Some(&event), line: Line::Stated, total: Some(aliases::total(&event)), dry_run };
+        let options = UpdateOptions { writer: asked.writer(), dry_run };
+        // A copy, because a refusal is recorded with the original event.
+        let (upstream, mut event) = (face.0.upstream.clone(), event.clone());
+        let write = async move |stored_name| {
+            event.metadata.name = stored_name;
+            upstream.update(event, &options).await
+        };
+        set(face, asked, form, change, write).await
+    };
+    put.await.inspect_err(|status| {
+        if !dry_run {
             face.note_refused_change(&event, "PUT", status);
         }
-    };
-    face.check_source(caller, *group, &event, Extent::Whole).map_err(Status::from).inspect_err(note)?;
-    face.check_changed(caller, (*group, namespace, name)).await.map_err(Status::from).inspect_err(note)?;
-    face.may_put(caller, (*group, namespace, name)).await.inspect_err(note)?;
-    if !options.dry_run {
-        face.limit(caller, namespace, Some(&event)).map_err(Status::from).inspect_err(note)?;
-    }
-    let update = UpdateOptions { writer: asked.writer(), dry_run: options.dry_run };
-    let putting = {
-        // A copy, because a refusal is recorded with the original event.
-        let (face, name, event) = (face.clone(), name.to_owned(), event.clone());
-        async move { put(&face, event, &name, &update).await }
-    };
-    let updated = face.to_the_end(putting).await.inspect_err(note)?;
-    Ok(answer(face, asked, form, updated, (!options.dry_run).then_some(Line::Stated)))
+    })
 }
 
-/// Answers a PUT or an apply with the updated record, under the client's name. `line` is `None` for a dry run.
-pub(super) fn answer(face: &Face, asked: &Asked, form: Form, updated: Updated, line: Option<Line>) -> Response {
-    let Updated { event: mut stored, created } = updated;
-    stored.metadata.name = asked.name.as_str().into();
-    let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-    let response = respond::event(form, code, &stored, None);
-    match line {
-        // The client's next patches count on from its own total.
-        Some(Line::Unstated) => face.0.aliases.relabel(&asked.namespace, &asked.name, &stored, Line::Unstated),
-        // The client's next patches count on from this state.
-        Some(Line::Stated | Line::Created) => face.0.aliases.insert(&stored),
-        None => {}
-    }
-    response
+/// A change that sets the state of an event: a PUT or an apply.
+pub(super) struct Change<'a> {
+    /// The whole event, if it is known.
+    pub(super) event: Option<&'a Event>,
+    /// Whether the client states its count.
+    pub(super) line: Line,
+    /// The total that it states.
+    pub(super) total: Option<i64>,
+    pub(super) dry_run: bool,
 }
 
-async fn put(face: &Face, mut event: Event, name: &str, options: &UpdateOptions) -> Result<Updated, Status> {
-    let upstream = &face.0.upstream;
-    let Some(held) = face.hold(options.writer.group, &event.metadata.namespace, name).await? else {
-        return upstream.update(event, options).await;
-    };
-    event.metadata.name = held.name();
-    let (namespace, stated) = (event.metadata.namespace.clone(), aliases::total(&event));
-    let updated = match upstream.update(event, options).await {
-        Err(status) if !options.dry_run => {
-            face.doubt(held, (&namespace, name), Some(stated), &status).await;
-            return Err(status);
+/// Checks that the caller may change the event, lets `write` change it under the record's name, and answers with it under
+/// the client's name.
+pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'static>(
+    face: &Face,
+    asked: &Asked,
+    form: Form,
+    change: Change<'_>,
+    write: impl FnOnce(SmolStr) -> W + Send + 'static,
+) -> Result<Response, Status> {
+    let Asked { group, namespace, name, .. } = asked;
+    let Change { event, line, total, dry_run } = change;
+    let (caller, changed) = (asked.caller.as_ref(), (*group, namespace.as_str(), name.as_str()));
+    face.check_changed(caller, changed).await?;
+    face.may_put(caller, changed).await?;
+    if !dry_run {
+        face.limit(caller, namespace, event)?;
+    }
+    let setting = {
+        let (face, group, namespace, name) = (face.clone(), *group, namespace.clone(), name.clone());
+        async move {
+            let Some(held) = face.hold(group, &namespace, &name).await? else { return write(name.into()).await };
+            let updated = write(held.name()).await;
+            match &updated {
+                Ok(Updated { event, created }) if !dry_run => {
+                    held.follow(event, if *created && line == Line::Stated { Line::Created } else { line });
+                    ack::followed(&face).await;
+                }
+                Err(status) if !dry_run => face.doubt(held, (&namespace, &name), total, status).await,
+                Ok(_) | Err(_) => {}
+            }
+            updated
         }
-        answer => answer?,
     };
-    if !options.dry_run {
-        held.follow(&updated.event, if updated.created { Line::Created } else { Line::Stated });
-        ack::followed(face).await;
+    let Updated { event: mut stored, created } = face.to_the_end(setting).await?;
+    stored.metadata.name = name.into();
+    if !dry_run && line == Line::Unstated {
+        // The client's next patches count on from its own total.
+        face.0.aliases.relabel(namespace, name, &stored, line);
+    } else if !dry_run {
+        // The client's next patches count on from this state.
+        face.0.aliases.insert(&stored);
     }
-    Ok(updated)
+    let code = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(respond::event(form, code, &stored, None))
 }

@@ -3,7 +3,6 @@
 
 use axum::body::Body;
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use serde_json::Value;
 use smol_str::SmolStr;
@@ -20,8 +19,7 @@ use crate::upstream::ApplyOptions;
 const APPLY: &str = "application/apply-patch+yaml";
 
 pub(super) fn is_apply(headers: &HeaderMap) -> bool {
-    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    decode::media_type(content_type).eq_ignore_ascii_case(APPLY)
+    decode::media_type(headers).eq_ignore_ascii_case(APPLY)
 }
 
 pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {

@@ -2,8 +2,8 @@
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use axum::body::{Body, Bytes};
-use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue};
 
 use super::form::Media;
 use super::rejection::Rejection;
@@ -16,11 +16,10 @@ use crate::status::Status;
 
 /// Returns the media type that Content-Type states. A missing one means JSON: Python's client relies on that.
 pub(super) fn media(headers: &HeaderMap) -> Result<Media, Rejection> {
-    let content_type = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("?"));
-    if matches!(content_type, "" | "application/json") {
+    if headers.get(CONTENT_TYPE).is_none_or(HeaderValue::is_empty) {
         return Ok(Media::Json);
     }
-    Media::named(media_type(content_type)).ok_or_else(|| {
+    Media::named(media_type(headers)).ok_or_else(|| {
         let message = "the body of the request was in an unknown format - accepted media types include: application/json, \
                        application/yaml, application/vnd.kubernetes.protobuf";
         Rejection::new(RejectReason::MediaType, Status::new(415, "UnsupportedMediaType", message))
@@ -49,9 +48,10 @@ pub(super) fn event(
     decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))
 }
 
-/// Returns the media type without its parameters.
-pub(super) fn media_type(value: &str) -> &str {
-    value.split(';').next().unwrap_or_default().trim()
+/// Returns the Content-Type without its parameters; empty if there is none.
+pub(super) fn media_type(headers: &HeaderMap) -> &str {
+    let content_type = headers.get(CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("?"));
+    content_type.split(';').next().unwrap_or_default().trim()
 }
 
 /// Reads a body up to the limits. It counts in `places` until the answer.

@@ -11,7 +11,6 @@ use std::borrow::Cow;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 
 use super::asked::Asked;
@@ -110,8 +109,7 @@ fn unreadable(fault: &serde_json::Error) -> Rejection {
 
 /// Reads the request, checked in the apiserver's order. Repairs text in the patch as Go's decoder does.
 async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions), Rejection> {
-    let content_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let Some(patch_type) = PatchType::named(decode::media_type(content_type)) else {
+    let Some(patch_type) = PatchType::named(decode::media_type(&asked.headers)) else {
         let status = Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
         return Err(Rejection::new(RejectReason::MediaType, status.with_details(StatusDetails::default())));
     };

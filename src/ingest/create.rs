@@ -15,7 +15,7 @@ use super::form::Form;
 use super::occurrence::Taken;
 use super::rejection::Rejection;
 use super::{Face, ack, decode, options, respond};
-use crate::access::Extent;
+use crate::access::{Caller, Extent};
 use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, validate};
@@ -50,6 +50,21 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     face.annotate(asked.caller.as_ref(), &mut event);
     face.0.metrics.count_repairs(&repairs);
     Ok(take(face, asked, form, StatusCode::CREATED, event).await)
+}
+
+/// Validates a caller's event, checks its source and its limits, and annotates it. Returns the repairs.
+pub(super) fn pass(
+    face: &Face,
+    caller: Option<&Caller>,
+    group: ApiGroup,
+    namespace: &str,
+    event: &mut Event,
+) -> Result<Vec<Repair>, Rejection> {
+    let repairs = validate_new(face, group, namespace, event)?;
+    face.may_report(caller, group, event)?;
+    face.annotate(caller, event);
+    face.0.metrics.count_repairs(&repairs);
+    Ok(repairs)
 }
 
 /// Applies the API server's checks in its order, and sets or drops what it sets or drops before storing. Returns the

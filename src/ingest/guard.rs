@@ -272,10 +272,16 @@ impl Face {
             Ok(event) => Some(event),
             // Its client may know one that is gone.
             Err(status) if status.code == 404 => self.0.aliases.get(namespace, name),
-            Err(status) => return Err(Rejection::new(reason_of(&status), status)),
+            Err(status) => return Err(rejection(status)),
         };
         let check = |changed: Event| self.check_source(caller, group, &changed, Extent::Whole);
         changed.map_or(Ok(()), check)
+    }
+
+    /// Checks that the caller may report occurrences of an event: its source, and the limits.
+    pub(super) fn may_report(&self, caller: Option<&Caller>, group: ApiGroup, event: &Event) -> Result<(), Rejection> {
+        self.check_source(caller, group, event, Extent::Whole)?;
+        self.limit(caller, &event.metadata.namespace, Some(event))
     }
 
     /// Takes a token for a write from the budget of each limit.

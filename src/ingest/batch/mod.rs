@@ -27,7 +27,7 @@ use super::asked::Asked;
 use super::occurrence::Taken;
 use super::rejection::Rejection;
 use super::{Ack, Face, ack, create, decode};
-use crate::access::{Caller, Extent};
+use crate::access::Caller;
 use crate::event::json::{self, Many};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
@@ -284,16 +284,11 @@ impl Batch {
         (kept, read)
     }
 
-    /// Validates a caller's event, checks its source and its limits, and annotates it.
+    /// Passes an event through the checks of a single POST.
     fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<Event, Rejection> {
-        let (caller, namespace) = (self.caller.as_ref(), event.metadata.namespace.clone());
-        let repairs = create::validate_new(&self.face, group, &namespace, &mut event)
-            .inspect_err(|fault| self.face.note_rejection(&event, 1, fault))?;
-        let note = |fault: &Rejection| self.face.note_rejection(&event, 1, fault);
-        self.face.check_source(caller, group, &event, Extent::Whole).inspect_err(note)?;
-        self.face.limit(caller, &namespace, Some(&event)).inspect_err(note)?;
-        self.face.annotate(caller, &mut event);
-        self.face.0.metrics.count_repairs(&repairs);
+        let namespace = event.metadata.namespace.clone();
+        let passed = create::pass(&self.face, self.caller.as_ref(), group, &namespace, &mut event);
+        passed.inspect_err(|rejection| self.face.note_rejection(&event, 1, rejection))?;
         Ok(event)
     }
 

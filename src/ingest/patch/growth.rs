@@ -8,7 +8,6 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use crate::access::Extent;
 use crate::event::json::FieldValidation;
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
@@ -132,7 +131,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     if grown == 0 {
         return respond::event(form, StatusCode::OK, &told, None);
     }
-    if let Err(rejection) = passes(face, asked, form.group, &told) {
+    if let Err(rejection) = face.may_report(asked.caller.as_ref(), form.group, &told) {
         face.take_back(&told, grown);
         face.0.shards.reject(rejection.reason, grown.into());
         face.note_rejection(&told, grown, &rejection);
@@ -169,12 +168,6 @@ pub(super) fn reject(face: &Face, event: Option<&Event>, rejection: &Rejection) 
     face.reject(rejection)
 }
 
-/// Checks source binding and rate limits.
-fn passes(face: &Face, asked: &Asked, group: ApiGroup, event: &Event) -> Result<(), Rejection> {
-    face.check_source(asked.caller.as_ref(), group, event, Extent::Whole)?;
-    face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(event))
-}
-
 /// Takes a whole event as a patch. If the event is missing it is created, because the client has no other way.
 pub(super) async fn upsert(
     face: &Face,
@@ -203,14 +196,12 @@ pub(super) async fn upsert(
         return respond::warned(grow(face, asked, form, &growth).await, &warnings);
     }
     // A create needs more than the right to patch.
-    if let Err(status) = face.may_create(asked.caller.as_ref(), form.group, namespace).await {
+    let caller = asked.caller.as_ref();
+    if let Err(status) = face.may_create(caller, form.group, namespace).await {
         return reject(face, Some(&event), &Rejection::new(RejectReason::Denied, status));
     }
-    let validated = create::validate_new(face, form.group, namespace, &mut event);
-    match validated.and_then(|repairs| passes(face, asked, form.group, &event).map(|()| repairs)) {
+    match create::pass(face, caller, form.group, namespace, &mut event) {
         Ok(repairs) => {
-            face.annotate(asked.caller.as_ref(), &mut event);
-            face.0.metrics.count_repairs(&repairs);
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
             respond::warned(create::take(face, asked, form, StatusCode::OK, event).await, &warnings)
         }

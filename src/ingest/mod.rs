@@ -60,6 +60,7 @@ pub use admit::Admission;
 pub use aliases::Aliases;
 pub use look::TopQuery;
 pub use metrics::Metrics;
+pub use respond::refusal;
 pub use settings::Settings;
 
 use crate::access::Access;

@@ -45,9 +45,9 @@ pub(super) fn document(code: StatusCode, media: Media, pretty: bool, mut json: V
     }
 }
 
-/// Returns a refusal as JSON; [`finish`](super::finish) encodes it in the client's format. 429 carries `Retry-After`,
+/// Returns a refusal as JSON; ingest's layer `finish` encodes it in the client's format. 429 carries `Retry-After`,
 /// without which clients give up.
-pub(super) fn refusal(status: &Status) -> Response {
+pub fn refusal(status: &Status) -> Response {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = document(code, Media::Json, false, go_escaped(&status.to_json()));
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);

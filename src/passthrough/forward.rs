@@ -3,7 +3,7 @@
 
 use axum::body::Body;
 use axum::response::Response;
-use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER, UPGRADE};
+use http::header::{CACHE_CONTROL, CONNECTION, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -16,6 +16,7 @@ use super::body::{Streamed, streamed};
 use super::impersonate::has_certificate_alone;
 use super::metrics::Kind;
 use super::{Answered, Passthrough, Unanswered, headers, refuse, unanswered};
+use crate::ingest;
 use crate::server::{Place, Tunnel};
 use crate::status::Status;
 use crate::upstream::apiserver::{Forwarder, Outgoing, Seat};
@@ -139,17 +140,8 @@ fn is_watch(uri: &Uri) -> bool {
 
 /// Encodes a refusal of pass-through itself, as the apiserver would.
 pub(super) fn refusal(status: &Status) -> Response {
-    let mut body = status.to_json();
-    body.push(b'\n');
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-    if seconds > 0 {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
+    let mut response = ingest::refusal(status);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
 }
 

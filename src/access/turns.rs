@@ -10,6 +10,8 @@ use prometheus::IntGauge;
 use smol_str::SmolStr;
 use tokio::sync::oneshot;
 
+use crate::metrics::value;
+
 /// Settings of fair queueing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fairness {
@@ -51,16 +53,15 @@ pub(super) struct Turns(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     fairness: Fairness,
-    running: usize,
-    waiting: usize,
     /// LIMIT: callers with running or waiting requests: `max_in_flight` and `max_waiting` together.
     callers: HashMap<SmolStr, Requests>,
     /// LIMIT: callers with waiting requests, each once, the next one first.
     round: VecDeque<SmolStr>,
+    /// The numbers of running and of waiting requests, which no other value changes.
     gauges: Gauges,
 }
 
-/// Gauges of the queue's load.
+/// Gauges of the queue's load, which count it.
 #[derive(Debug, Clone)]
 pub(super) struct Gauges {
     pub(super) running: IntGauge,
@@ -111,7 +112,7 @@ pub(super) struct Crowded;
 impl Turns {
     pub(super) fn new(fairness: Fairness, gauges: Gauges) -> Self {
         let (callers, round) = (HashMap::new(), VecDeque::new());
-        Self(Arc::new(Mutex::new(State { fairness, running: 0, waiting: 0, callers, round, gauges })))
+        Self(Arc::new(Mutex::new(State { fairness, callers, round, gauges })))
     }
 
     /// Applies new settings. Requests that already run or wait stay.
@@ -130,14 +131,14 @@ impl Turns {
             let state = &mut *state;
             let fairness = state.fairness;
             let requests = state.callers.entry(caller.clone()).or_default();
-            let is_free = state.running < fairness.max_in_flight.get() && requests.running < fairness.share();
-            if is_free && requests.waiting.is_empty() {
+            let is_free = state.gauges.running.get() < value(fairness.max_in_flight.get());
+            if is_free && requests.running < fairness.share() && requests.waiting.is_empty() {
                 requests.running += 1;
-                state.running += 1;
                 state.gauges.running.inc();
                 return Ok(Turn { turns: self.clone(), caller: caller.clone() });
             }
-            if state.waiting >= fairness.max_waiting || requests.waiting.len() >= fairness.queue() {
+            let is_full = state.gauges.waiting.get() >= value(fairness.max_waiting);
+            if is_full || requests.waiting.len() >= fairness.queue() {
                 state.forget_idle(caller);
                 return Err(Crowded);
             }
@@ -146,7 +147,6 @@ impl Turns {
                 state.round.push_back(caller.clone());
             }
             requests.waiting.push_back(sender);
-            state.waiting += 1;
             state.gauges.waiting.inc();
             granted
         };
@@ -157,7 +157,6 @@ impl Turns {
     fn free(&self, caller: &SmolStr) {
         {
             let mut state = self.0.lock();
-            state.running -= 1;
             state.gauges.running.dec();
             if let Some(requests) = state.callers.get_mut(caller) {
                 requests.running -= 1;
@@ -186,7 +185,7 @@ impl State {
     /// Removes the next request from the queue and counts it as running.
     fn next(&mut self) -> Option<(SmolStr, oneshot::Sender<Turn>)> {
         for _ in 0..self.round.len() {
-            if self.running >= self.fairness.max_in_flight.get() {
+            if self.gauges.running.get() >= value(self.fairness.max_in_flight.get()) {
                 return None;
             }
             let caller = self.round.pop_front()?;
@@ -197,8 +196,6 @@ impl State {
             }
             let sender = requests.waiting.pop_front()?;
             requests.running += 1;
-            self.running += 1;
-            self.waiting -= 1;
             self.gauges.running.inc();
             self.gauges.waiting.dec();
             if !requests.waiting.is_empty() {
@@ -214,9 +211,7 @@ impl State {
         let Some(requests) = self.callers.get_mut(caller) else { return };
         let before = requests.waiting.len();
         requests.waiting.retain(|sender| !sender.is_closed());
-        let gone = before - requests.waiting.len();
-        self.waiting -= gone;
-        self.gauges.waiting.sub(i64::try_from(gone).unwrap_or(i64::MAX));
+        self.gauges.waiting.sub(value(before - requests.waiting.len()));
         if requests.waiting.is_empty() {
             self.round.retain(|waiting| waiting != caller);
             self.forget_idle(caller);
@@ -243,12 +238,13 @@ mod tests {
         Turns::new(Fairness { max_in_flight, caller_percent, max_waiting }, gauges)
     }
 
-    /// Returns the running and the waiting requests; the gauges show the same.
-    fn load(turns: &Turns) -> (usize, usize) {
+    /// Returns the running and the waiting requests, which the gauges show.
+    fn load(turns: &Turns) -> (i64, i64) {
         let state = turns.0.lock();
-        let shown = [&state.gauges.running, &state.gauges.waiting].map(|gauge| usize::try_from(gauge.get()).unwrap());
-        assert_eq!(shown, [state.running, state.waiting]);
-        (state.running, state.waiting)
+        let of = |number: fn(&Requests) -> usize| value(state.callers.values().map(number).sum::<usize>());
+        let counted = (of(|requests| requests.running), of(|requests| requests.waiting.len()));
+        assert_eq!((state.gauges.running.get(), state.gauges.waiting.get()), counted);
+        counted
     }
 
     /// Asks for a place; returns the result so far and the future.
@@ -322,7 +318,6 @@ mod tests {
             let mut state = turns.0.lock();
             state.callers.entry("b".into()).or_default().waiting.push_back(sender);
             state.round.push_back("b".into());
-            state.waiting += 1;
             state.gauges.waiting.inc();
         }
         let mut stays = ask!(turns, "c").1;

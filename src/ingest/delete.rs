@@ -122,20 +122,14 @@ async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), S
     if let Some(held) = &held {
         held.quiet(QUIET).await;
     }
-    match (upstream.delete(namespace, name, &DeleteOptions::default()).await, held) {
-        (Err(status), held) if status.code != 404 => {
-            if let Some(held) = held.filter(|_| is_in_doubt(&status)) {
-                held.doubt();
-            }
-            Err(status)
-        }
-        (Ok(_) | Err(_), held) => {
-            if let Some(held) = held {
-                held.forget();
-            }
-            Ok(())
-        }
+    let deleted = upstream.delete(namespace, name, &DeleteOptions::default()).await;
+    let fault = deleted.err().filter(|status| status.code != 404);
+    match (&fault, held) {
+        (None, Some(held)) => held.forget(),
+        (Some(status), Some(held)) if is_in_doubt(status) => held.doubt(),
+        _ => {}
     }
+    fault.map_or(Ok(()), Err)
 }
 
 /// `DELETE …/namespaces/{namespace}/events`

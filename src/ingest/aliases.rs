@@ -41,7 +41,7 @@ struct Known {
 
 impl Known {
     /// Stores an event. Returns the replaced and evicted ones, for the caller to free outside of the lock.
-    fn put(&mut self, Alias { key, packed }: Alias, max: NonZeroUsize) -> Vec<Packed> {
+    fn put(&mut self, key: Key, packed: Packed, max: NonZeroUsize) -> Vec<Packed> {
         self.bytes = self.bytes.saturating_add(packed.size());
         let mut gone: Vec<Packed> = self.names.put(key, packed).into_iter().collect();
         let mut bytes = self.bytes.saturating_sub(gone.iter().map(Packed::size).sum());
@@ -78,13 +78,6 @@ impl Packed {
         let event = protobuf::decode(ApiGroup::Core, &self.bytes).ok()?.event;
         Some(Event { type_meta: self.type_meta, ..event })
     }
-}
-
-/// An encoded event with the key of its name.
-#[derive(Debug)]
-pub(super) struct Alias {
-    key: Key,
-    packed: Packed,
 }
 
 /// A client's patch of an event that it posted.
@@ -221,19 +214,24 @@ impl Aliases {
 
     /// Stores an event as its client was shown it.
     pub fn insert(&self, event: &Event) {
-        self.keep(self.pack(event));
+        let (key, packed) = (self.key_of(event), Packed::new(event));
+        let mut known = self.known.lock();
+        let forgotten = known.put(key, packed, self.max);
+        // Every request takes this lock, so memory is freed outside of it.
+        drop(known);
+        drop(forgotten);
     }
 
     /// Stores an event that is about to be accepted. Returns the event known before under its name.
     pub(super) fn enter(&self, event: &Event) -> Entered {
-        let alias = self.pack(event);
+        let (key, packed) = (self.key_of(event), Packed::new(event));
         let mut known = self.known.lock();
-        let earlier = known.names.get(&alias.key).and_then(Packed::unpack);
+        let earlier = known.names.get(&key).and_then(Packed::unpack);
         let earlier = match earlier {
             Some(earlier) if includes(&earlier, event) => return Entered::Included(earlier),
             earlier => earlier,
         };
-        let forgotten = known.put(alias, self.max);
+        let forgotten = known.put(key, packed, self.max);
         drop(known);
         drop(forgotten);
         Entered::New(earlier)
@@ -247,22 +245,8 @@ impl Aliases {
         }
     }
 
-    /// Encodes an event for [`keep`](Self::keep).
-    pub(super) fn pack(&self, event: &Event) -> Alias {
-        Alias { key: self.key_of(event), packed: Packed::new(event) }
-    }
-
     fn key_of(&self, event: &Event) -> Key {
         self.key(&event.metadata.namespace, &event.metadata.name)
-    }
-
-    /// Stores an encoded event.
-    pub(super) fn keep(&self, alias: Alias) {
-        let mut known = self.known.lock();
-        let forgotten = known.put(alias, self.max);
-        // Every request takes this lock, so memory is freed outside of it.
-        drop(known);
-        drop(forgotten);
     }
 
     /// Removes a name whose event was deleted.
@@ -329,7 +313,7 @@ impl Aliases {
         let key = self.key(namespace, name);
         let mut event = known.names.get(&key)?.unpack()?;
         let result = change(&mut event);
-        drop(known.put(Alias { key, packed: Packed::new(&event) }, self.max));
+        drop(known.put(key, Packed::new(&event), self.max));
         Some(result)
     }
 }
@@ -388,19 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_the_name_used_longest_ago_is_forgotten() {
-        let aliases = Aliases::new(NonZeroUsize::new(2).unwrap(), KeySecret(1, 2));
-        aliases.insert(&event("a", 1));
-        aliases.insert(&event("b", 1));
-        assert!(aliases.get("default", "a").is_some());
-        aliases.insert(&event("c", 1));
-        assert_eq!(aliases.len(), 2);
-        assert!(aliases.get("default", "b").is_none());
-        assert!(aliases.get("default", "a").is_some());
-    }
-
-    #[test]
-    fn a_full_table_knows_the_newest_names_as_they_were_told_last() {
+    fn a_full_table_knows_the_names_used_last_as_they_were_told_last() {
         let aliases = Aliases::new(NonZeroUsize::new(64).unwrap(), KeySecret(1, 2));
         let known = |number: usize| aliases.get("default", &number.to_string()).map(|event| event.count);
         for number in 0..127 {
@@ -409,8 +381,11 @@ mod tests {
         // A later event of the same name replaces the earlier one.
         aliases.insert(&event("100", 2));
         aliases.insert(&event("101", 3));
+        // The oldest one is used, so that the next one is evicted.
+        assert_eq!(known(63), Some(1));
         aliases.insert(&event("new", 1));
-        assert_eq!((known(100), known(101), known(62), known(64)), (Some(2), Some(3), None, Some(1)));
+        assert_eq!((known(100), known(101), known(62), known(64)), (Some(2), Some(3), None, None));
+        assert_eq!((known(63), known(65)), (Some(1), Some(1)));
         assert_eq!(aliases.len(), 64);
         aliases.insert(&event("newer", 1));
         aliases.remove("default", "newer");

@@ -220,7 +220,7 @@ impl Batch {
 
     /// Processes a piece of events and returns their results.
     async fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Vec<Result> {
-        let (events, read) = self.read_events(texts, group);
+        let (events, read) = read_events(texts, group);
         let (events, read) = self.passed(events, read).await;
         self.face.until_listed(&events).await;
         let claim = || managed_fields::claim(&self.manager);
@@ -238,17 +238,6 @@ impl Batch {
             }
         };
         read.into_iter().map(result).collect()
-    }
-
-    /// Decodes texts. Returns the events, and for each text the group of its event or the refusal.
-    fn read_events<'t>(&self, texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (Vec<Event>, Vec<Read>) {
-        let mut events = Vec::new();
-        let mut keep = |(group, event)| {
-            events.push(event);
-            group
-        };
-        let read = texts.map(|text| self.read_event(text, group).map(&mut keep)).collect();
-        (events, read)
     }
 
     /// Refuses events that the caller may not report, that are invalid, or that exceed its limits. Authorizes each
@@ -290,17 +279,6 @@ impl Batch {
         let passed = create::pass(&self.face, self.caller.as_ref(), group, &namespace, &mut event);
         passed.inspect_err(|rejection| self.face.note_rejection(&event, 1, rejection))?;
         Ok(event)
-    }
-
-    /// Decodes an event.
-    fn read_event(&self, text: &[u8], otherwise: ApiGroup) -> std::result::Result<(ApiGroup, Event), Rejection> {
-        let group = group_of(text, otherwise);
-        let mut event =
-            json::decode_event(group, text).map_err(|error| Rejection::new(RejectReason::Malformed, error))?;
-        if event.metadata.namespace.is_empty() {
-            event.metadata.namespace = "default".into();
-        }
-        Ok((group, event))
     }
 
     /// Waits until the events have reached the requested `ack`, and appends their results to `lines`. Sends `lines`
@@ -363,6 +341,24 @@ impl Batch {
             Ok(Err(_)) | Err(_) => Flow::Break(()),
         }
     }
+}
+
+/// Decodes events, of this group unless they state another. Returns the events, and for each text the group of its event
+/// or the refusal.
+fn read_events<'t>(texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (Vec<Event>, Vec<Read>) {
+    let mut events = Vec::new();
+    let read = texts.map(|text| -> Read {
+        let group = group_of(text, group);
+        let decoded = json::decode_event(group, text);
+        let mut event = decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))?;
+        if event.metadata.namespace.is_empty() {
+            event.metadata.namespace = "default".into();
+        }
+        events.push(event);
+        Ok(group)
+    });
+    let read = read.collect();
+    (events, read)
 }
 
 /// Returns the text read so far and `data`, without the space at its beginning, which would be searched again with each

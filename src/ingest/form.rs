@@ -115,7 +115,7 @@ impl Form {
         headers: &HeaderMap,
     ) -> Result<Self, Rejection> {
         if let Some((media, pretty)) = Self::usual(query, headers) {
-            return Ok(Self::of_usual(group, media, pretty));
+            return Ok(Self { group, media, view: View::Whole, pretty, now: 0 });
         }
         let accept = accept(headers);
         is_served(accept)?;
@@ -129,15 +129,10 @@ impl Form {
     }
 
     /// Looks up a common Accept header without parsing it. The answer then has the whole view.
-    pub(super) fn usual(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
+    fn usual(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
         let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
         let (_, media) = USUAL.iter().find(|(usual, _)| usual.as_bytes() == accept)?;
         Some((*media, wants_pretty(query, headers)))
-    }
-
-    /// Returns the form of an event for a common Accept header.
-    pub(super) const fn of_usual(group: ApiGroup, media: Media, pretty: bool) -> Self {
-        Self { group, media, view: View::Whole, pretty, now: 0 }
     }
 
     /// Chooses the media type of a document other than events, such as a refusal; `None` if none is acceptable.

@@ -61,14 +61,10 @@ pub(super) struct Passwords {
 
 impl Passwords {
     pub(super) fn new(clock: Clock) -> Self {
-        let secret: [u8; 32] = std::array::from_fn(|_| fastrand::u8(..));
+        let secret = ring::hmac::Key::generate(ring::hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
+        let secret = secret.expect("the system has random numbers");
         let right = Mutex::new(LruCache::new(REMEMBERED));
-        Self {
-            clock,
-            secret: ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &secret),
-            right,
-            turn: Arc::new(Semaphore::new(1)),
-        }
+        Self { clock, secret, right, turn: Arc::new(Semaphore::new(1)) }
     }
 
     /// Whether the request has a user of `web` with the right password.

@@ -14,13 +14,13 @@ use super::asked::Asked;
 use super::form::Form;
 use super::occurrence::Taken;
 use super::rejection::Rejection;
-use super::{Face, ack, decode, options, respond};
+use super::{Ack, Face, ack, decode, options, respond};
 use crate::access::{Caller, Extent};
 use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, validate};
 use crate::ledger::RejectReason;
-use crate::shard::{Fate, Full, Outcome, Waiting};
+use crate::shard::{Fate, Full, Outcome};
 use crate::status::Status;
 use crate::upstream::store;
 
@@ -139,42 +139,47 @@ pub(super) async fn take(face: &Face, asked: &Asked, form: Form, code: StatusCod
         return respond::event(form, code, &event, None);
     }
     // The shard has counted the refusal in its ledger already.
-    let Ok(Taken { outcome, waiting }) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
+    let Ok(taken) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
         face.0.aliases.leave(&event, earlier.as_ref());
         return full();
     };
-    let shown = match waiting {
-        Some(waiting) => match as_written(face, form.group, &event, outcome, waiting).await {
-            Ok(shown) => Cow::Owned(shown),
-            Err(status) => {
-                face.take_back(&event, occurrences);
-                face.0.aliases.leave(&event, earlier.as_ref());
-                return respond::refusal(&status);
-            }
-        },
-        None => Cow::Borrowed(&event),
+    let outcome = taken.outcome;
+    answered(face, form, code, ack, &event, taken, outcome).await.unwrap_or_else(|status| {
+        face.take_back(&event, occurrences);
+        face.0.aliases.leave(&event, earlier.as_ref());
+        respond::refusal(&status)
+    })
+}
+
+/// Answers accepted occurrences of an event once they have reached the client's `ack`. `outcome` is theirs for the client,
+/// which sees the whole record only if they have begun it.
+///
+/// # Errors
+/// The upstream's refusal.
+pub(super) async fn answered(
+    face: &Face,
+    form: Form,
+    code: StatusCode,
+    ack: Ack,
+    event: &Event,
+    taken: Taken,
+    outcome: Outcome,
+) -> Result<Response, Status> {
+    let fate = match taken.waiting {
+        // LIMIT: the request timeout; after it the client gets the answer of `ack: accepted`.
+        Some(mut waiting) => timeout(face.0.settings.request_timeout, waiting.fate()).await.ok().flatten(),
+        None => None,
     };
-    let mut response = respond::event(form, code, &shown, Some(outcome));
+    let shown = match fate {
+        Some(Fate::Refused(refusal)) => return Err(through(form.group, *refusal.status)),
+        Some(Fate::Written(stored)) => Cow::Owned(as_stored(event, *stored, outcome)),
+        None => Cow::Borrowed(event),
+    };
+    let mut response = respond::event(form, code, &shown, Some(taken.outcome));
     if let Some(unkept) = ack::kept(face, ack).await {
         respond::warn(&mut response, &unkept);
     }
-    response
-}
-
-/// Waits for the upstream's answer. Returns the event as its client sees it, or the upstream's refusal.
-pub(super) async fn as_written(
-    face: &Face,
-    group: ApiGroup,
-    event: &Event,
-    outcome: Outcome,
-    mut waiting: Waiting,
-) -> Result<Event, Status> {
-    // LIMIT: the request timeout; after it the client gets the answer of `ack: accepted`.
-    match timeout(face.0.settings.request_timeout, waiting.fate()).await {
-        Ok(Some(Fate::Refused(refusal))) => Err(through(group, *refusal.status)),
-        Ok(Some(Fate::Written(stored))) => Ok(as_stored(event, *stored, outcome)),
-        Ok(None) | Err(_) => Ok(event.clone()),
-    }
+    Ok(response)
 }
 
 /// Returns the event as its client sees it, with the members that only the upstream assigns.

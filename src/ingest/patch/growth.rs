@@ -14,7 +14,6 @@ use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
 use crate::ingest::aliases::Growth;
 use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
-use crate::ingest::occurrence::Taken;
 use crate::ingest::rejection::Rejection;
 use crate::ingest::{Face, ack, create, not_found, respond};
 use crate::ledger::RejectReason;
@@ -138,26 +137,16 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         return respond::refusal(&rejection.status);
     }
     // The shard has already counted the refusal.
-    let Ok(Taken { outcome, waiting }) = face.accept(&told, grown, ack, asked.user(), || asked.claim()) else {
+    let Ok(taken) = face.accept(&told, grown, ack, asked.user(), || asked.claim()) else {
         face.take_back(&told, grown);
         return create::full();
     };
-    let shown = match waiting {
-        None => told,
-        // The client keeps its own line, even if it begins a record.
-        Some(waiting) => match create::as_written(face, form.group, &told, Outcome::Counted, waiting).await {
-            Ok(shown) => shown,
-            Err(status) => {
-                face.take_back(&told, grown);
-                return respond::refusal(&status);
-            }
-        },
-    };
-    let mut response = respond::event(form, StatusCode::OK, &shown, Some(outcome));
-    if let Some(unkept) = ack::kept(face, ack).await {
-        respond::warn(&mut response, &unkept);
-    }
-    response
+    // The client keeps its own line, even if it begins a record.
+    let answered = create::answered(face, form, StatusCode::OK, ack, &told, taken, Outcome::Counted).await;
+    answered.unwrap_or_else(|status| {
+        face.take_back(&told, grown);
+        respond::refusal(&status)
+    })
 }
 
 /// Rejects a possible occurrence, and records it with the event if that is known.

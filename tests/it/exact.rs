@@ -143,8 +143,8 @@ async fn tags_of_ended_writers_are_removed() {
         bench.offer(same.clone());
         bench.settle().await;
         most = most.max(tags(&fake).len());
-        // After an hour no request can still be applied.
-        bench.pass(Duration::from_secs(2_000)).await;
+        // After a week, no spool of an ended writer is expected back.
+        bench.pass(Duration::from_secs(4 * 86_400)).await;
         bench.offer(same.clone());
         bench.settle().await;
         bench.stop().await;

@@ -7,7 +7,6 @@
 //! Every POST adds an event here, and most are never used again. So each is kept as protobuf, which has all members in
 //! half the bytes of JSON, under a hash of its name.
 
-use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 
 use parking_lot::Mutex;
@@ -182,17 +181,25 @@ pub(super) enum Entered {
     Included(Event),
 }
 
-/// Whether an event is newer than its client's known one and counts no more: its client has not counted what was
-/// refused.
+/// Microseconds by which the time of an earlier request may be older than that of a later one which came first:
+/// `tools/events` repeats a request for two and a half minutes.
+const OVERTAKEN_MICROS: i64 = 180_000_000;
+
+/// Whether an event counts no more than its client's known one, but is another occurrence: its client has not counted
+/// what was refused. It is newer, or so much older that the client's clock was set back.
 pub(super) fn is_again(known: &Event, event: &Event) -> bool {
-    line(event) <= line(known) && age(known, event) == Some(Ordering::Greater)
+    line(event) <= line(known)
+        && later_micros(known, event).is_some_and(|later| !(-OVERTAKEN_MICROS..=0).contains(&later))
 }
 
-/// Compares the time of an event with that of its client's known one.
-fn age(known: &Event, event: &Event) -> Option<Ordering> {
+/// Returns by how many microseconds an event is later than its client's known one.
+fn later_micros(known: &Event, event: &Event) -> Option<i64> {
     match (&known.series, &event.series) {
-        (Some(known), Some(event)) => Some(event.last_observed_time?.cmp(&known.last_observed_time?)),
-        (None, None) => Some(event.last_timestamp?.cmp(&known.last_timestamp?)),
+        (Some(known), Some(event)) => Some(event.last_observed_time?.0.saturating_sub(known.last_observed_time?.0)),
+        (None, None) => {
+            let seconds = event.last_timestamp?.0.saturating_sub(known.last_timestamp?.0);
+            Some(seconds.saturating_mul(1_000_000))
+        }
         _ => None,
     }
 }
@@ -271,7 +278,7 @@ impl Aliases {
     }
 
     /// As [`grow`](Self::grow), for a patch that is refused. A client that does not count what was refused sends the
-    /// same count again with a newer time; this brings one occurrence, by which the known count grows.
+    /// same count again with another time ([`is_again`]); this brings one occurrence, by which the known count grows.
     pub(super) fn grow_refused(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
         self.change(namespace, name, |event| {
             let known = event.clone();
@@ -279,7 +286,7 @@ impl Aliases {
             if is_again(&known, event) {
                 *own_count(event) = conversion::occurrences(&known).saturating_add(1);
                 grown = 1;
-            } else if grown == 0 && age(&known, event).is_some() {
+            } else if grown == 0 && later_micros(&known, event).is_some() {
                 // It was counted before.
                 *event = known;
             }

@@ -33,6 +33,29 @@ async fn a_client_that_does_not_count_what_was_refused_has_each_occurrence_count
     }
 }
 
+/// Fault: occurrences of such a client vanished until its clock, which had been set back, was where it had been.
+#[tokio::test]
+async fn occurrences_of_a_client_whose_clock_was_set_back_are_counted() {
+    let mut cluster = Cluster::new(ON).await;
+    let mine = new_style("up");
+    let name = &mine.metadata.name;
+    assert_eq!(cluster.create(&mine).await, 201);
+    assert_eq!(cluster.patch(name, |event| event.series = at(2, 1_000)).await, 200);
+    assert_eq!(cluster.patch(name, |event| event.series = at(3, 1_001)).await, 409);
+    assert_eq!(cluster.shown().await, 3);
+    for (second, shown) in [(500, 4), (501, 5), (300, 6)] {
+        for _ in 0..2 {
+            // The API server asks again if the object has changed meanwhile.
+            assert!(matches!(cluster.patch(name, |event| event.series = at(3, second)).await, 403 | 409));
+        }
+        assert_eq!(cluster.shown().await, shown, "{second}");
+    }
+    // An earlier request that is late is no occurrence: `tools/events` retries one for two and a half minutes.
+    assert!(matches!(cluster.patch(name, |event| event.series = at(3, 150)).await, 403 | 409));
+    assert_eq!(cluster.shown().await, 6);
+    cluster.program.stop().await;
+}
+
 fn add(event: &mut Event, second: i64) {
     event.count += 1;
     event.last_timestamp = Some(Time::from_unix_nanos(START + second * 1_000_000_000));

@@ -38,11 +38,7 @@ impl Correlator {
         if event.metadata.name.len() > NAME_BYTES_MAX {
             return;
         }
-        let key = if event.message.starts_with(settings.message_prefix.as_str()) {
-            self.secret.shared(event, settings).aggregate()
-        } else {
-            self.secret.shared(event, settings).event()
-        };
+        let (key, _spam) = self.secret.of_record(event, settings);
         let version = &event.metadata.resource_version;
         if let Some(known) = self.observation(key) {
             let ours = !known.stored || known.tag > 0 || is_live(known.record);

@@ -193,6 +193,14 @@ impl KeySecret {
         joiner.finish()
     }
 
+    /// Returns the dedup key and the spam key of the record `event`. A combined record is recognised by its prefix.
+    pub fn of_record(self, event: &Event, settings: &Settings) -> (Key, Key) {
+        let mut shared = self.shared(event, settings);
+        let is_combined = event.message.starts_with(settings.message_prefix.as_str());
+        let key = if is_combined { shared.aggregate() } else { shared.event() };
+        (key, shared.spam())
+    }
+
     /// Returns the key of the source that reports `event`.
     pub fn source(self, event: &Event) -> Key {
         self.of_texts(Domain::Source, [event.component(), event.host()])

@@ -113,6 +113,19 @@ impl Shards {
         self.wake();
     }
 
+    /// Returns an entry under the keys of this process. A record with a repaired message gets that message's keys. The
+    /// keys of a digest or storm record are its budget's, which begins again.
+    #[must_use]
+    pub fn rekeyed(&self, mut entry: Entry) -> Entry {
+        if !entry.kind.folds() {
+            let (secret, policy) = (self.0.secret, self.policy());
+            let (key, spam) = secret.of_record(&entry.event, policy.select(&entry.event));
+            (entry.source, entry.key) = (secret.source(&entry.event), key);
+            entry.budget = entry.budget.map(|_| spam);
+        }
+        entry
+    }
+
     /// Closes all shards without giving up unsettled records.
     pub fn close(&self) {
         for shard in &self.0.shards {

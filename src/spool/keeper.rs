@@ -40,6 +40,8 @@ pub struct Opened {
     pub torn: u64,
     /// The damage of the file, and the name under which it was set aside.
     pub damaged: Option<(String, String)>,
+    /// Whether the keys of the entries are of another secret than that of this process.
+    pub has_other_keys: bool,
     /// Whether the commits of this process are missing, so that everything must be committed again.
     pub is_anew: bool,
 }
@@ -108,6 +110,9 @@ impl Keeper {
             if let Some(secret) = content.secret.filter(|_| !self.secret_taken) {
                 self.secret = secret;
             }
+            // Nothing of a damaged file says which secret it had.
+            let KeySecret(first, second) = self.secret;
+            opened.has_other_keys = content.secret.is_none_or(|secret| (secret.0, secret.1) != (first, second));
         }
         Ok(opened)
     }

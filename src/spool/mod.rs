@@ -289,7 +289,8 @@ impl Spool {
     }
 
     /// Restores the entries of an opened file, and logs and counts its damage.
-    fn restore(&self, Opened { entries, torn, damaged, is_anew }: Opened, shards: &Shards) {
+    fn restore(&self, opened: Opened, shards: &Shards) {
+        let Opened { entries, torn, damaged, has_other_keys, is_anew } = opened;
         if is_anew {
             shards.change_all();
         }
@@ -313,7 +314,7 @@ impl Spool {
         tracing::info!(records = entries.len(), occurrences, "restored the writes of an earlier process");
         self.0.metrics.restored.inc_by(occurrences);
         for entry in entries {
-            shards.restore(entry);
+            shards.restore(if has_other_keys { shards.rekeyed(entry) } else { entry });
         }
     }
 

@@ -17,7 +17,7 @@ use eventweir::deliver::GateSettings;
 use eventweir::deliver::{self, Monitor};
 use eventweir::event::Event;
 use eventweir::outbox;
-use eventweir::shard::{self, Shards};
+use eventweir::shard::{self, Outcome, Shards};
 use eventweir::spool::{Beginning, Directory, Medium, Spool};
 use eventweir::upstream::{Embedded, ListOptions, Metrics, Upstream, store};
 use futures_util::FutureExt as _;
@@ -407,6 +407,44 @@ async fn a_locked_spool_is_opened_when_the_other_process_ends() {
     second.settle().await;
     assert_eq!((world.fake.shown(), world.fake.events().len()), (2, 2));
     second.end().await;
+}
+
+/// Fault: such a record was restored under keys of another secret. Its client's next total counted as a whole, and a
+/// repeat began another record.
+#[tokio::test(start_paused = true)]
+async fn records_of_a_spool_whose_secret_is_not_in_use_are_found_by_their_events() {
+    for is_late in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut world = World::new(6);
+        let upstream = world.fake.upstream();
+        let mut begin =
+            |writer| world.begin_on(Arc::new(Directory(folder.path().to_owned())), upstream.clone(), Some(writer));
+        let first = begin("a");
+        let late = is_late.then(|| begin("b"));
+        let mine = plain();
+        let total = |count| Event { count, ..mine.clone() };
+        first.shards.accept(total(2), 2).unwrap();
+        first.settle().await;
+        world.fake.set_up(false);
+        first.shards.accept(total(5), 3).unwrap();
+        assert!(first.spool.finish(&first.shards).await);
+        first.end().await;
+        let second = late.unwrap_or_else(|| {
+            let file = folder.path().join("spool.redb");
+            let mut bytes = std::fs::read(&file).unwrap();
+            bytes[..64].fill(1);
+            std::fs::write(&file, bytes).unwrap();
+            world.begin_on(Arc::new(Directory(folder.path().to_owned())), upstream.clone(), Some("b"))
+        });
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(second.shards.balance().total_waiting(), 3, "{is_late}");
+        assert_eq!(second.shards.counted_under(&mine, &mine.metadata.name), 5, "{is_late}");
+        assert_eq!(second.shards.accept(total(6), 1).unwrap().outcome, Outcome::Counted, "{is_late}");
+        world.fake.set_up(true);
+        second.settle().await;
+        assert_eq!((world.fake.shown(), world.fake.events().len()), (6, 1), "{is_late}");
+        second.end().await;
+    }
 }
 
 fn faults(mut rng: fastrand::Rng) -> impl FnMut(&super::support::fake::Seen) -> Fault {

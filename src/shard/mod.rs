@@ -129,6 +129,8 @@ pub struct Found {
     pub name: smol_str::SmolStr,
     /// Whether the upstream is known to hold it.
     pub stored: bool,
+    /// Whether the upstream has held it, and it was deleted or has expired since.
+    pub is_gone: bool,
     /// Its desired state, while it is unsettled.
     pub unsettled: Option<Event>,
 }
@@ -328,7 +330,8 @@ impl Shard {
         let name = unsettled.as_ref().map_or_else(|| observation.name.clone(), |event| event.metadata.name.clone());
         let seen = self.outbox.glimpse(observation.record);
         let stored = seen.map_or(observation.stored, |seen| seen.shown.is_some());
-        Some(Found { name, stored, unsettled })
+        let is_gone = seen.is_none() && !observation.stored && observation.tag > 0;
+        Some(Found { name, stored, is_gone, unsettled })
     }
 
     /// Returns the next request to send at `now`, if any.

@@ -275,7 +275,8 @@ impl Question<'_> {
             Entered::New(told) => told,
             Entered::Included(_) => return Ok(Answer::Repeated),
         };
-        if told.as_ref().is_some_and(|told| is_repeated(told, event)) {
+        let is_gone = || self.face.0.shards.find(event).is_some_and(|found| found.is_gone);
+        if told.as_ref().is_some_and(|told| is_repeated(told, event)) && !is_gone() {
             return Ok(Answer::Repeated);
         }
         let occurrences = self.face.brings(event, told.as_ref());

@@ -173,9 +173,9 @@ impl Outbox {
         record.lines = Lines::of(entry.lines, &record.event.metadata.name);
         record.later_lines = Lines::of(entry.later_lines, &record.event.metadata.name);
         record.size += record.lines.size() + record.later_lines.size();
-        // A read shows what has arrived only with tags.
-        if own_tag.is_some() && !entry.tag.is_empty() {
-            (record.tag, record.is_inherited) = (Some(entry.tag), true);
+        // A plain write of the earlier process is settled as such, before the record gets a tag.
+        if own_tag.is_some() {
+            (record.tag, record.is_inherited) = (Some(entry.tag).filter(|tag| !tag.is_empty()), true);
         } else {
             record.take_own_tag(own_tag);
             record.total += record.pending.total();
@@ -185,7 +185,8 @@ impl Outbox {
         let count = record.count_to_write().saturating_sub(owed);
         let held = Held { version, count, tag: entry.settled, ..Held::default() };
         let carried = i64::try_from(entry.carried).unwrap_or(i64::MAX);
-        record.stand = match (entry.stored, record.is_inherited) {
+        // A read shows what has arrived only with tags.
+        record.stand = match (entry.stored, record.is_inherited && record.tag.is_some()) {
             _ if entry.carried > 0 => {
                 record.sent = Mark { count: count.saturating_add(carried), tag: entry.settled + entry.carried };
                 Stand::Carried { until: now.mono.after(LIMBO) }

@@ -134,3 +134,64 @@ impl Shards {
         self.0.waiters.lock().senders.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlator::KeySecret;
+    use crate::event::Event;
+    use crate::outbox::{Answer, Applied, Fault, Request, Retry};
+    use crate::shard;
+
+    fn stored(version: &str, count: i32) -> Event {
+        let mut event = Event { count, reason: "BackOff".into(), ..Event::default() };
+        event.metadata.name = "a".into();
+        event.metadata.resource_version = version.into();
+        event
+    }
+
+    /// Fault: the write counted twice. A process with plain writes had sent it, and the next one, with exact writes, took
+    /// its effect for another writer's.
+    #[test]
+    fn a_plain_write_in_doubt_counts_once_in_an_exact_process() {
+        let (policy, at) = (Policy::default(), |seconds: i64| Now::at(seconds * 1_000_000_000));
+        let shard = || Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+        let mut plain = shard();
+        plain.keep_journal();
+        plain.accept(stored("", 1), 1, at(1), &policy).unwrap();
+        let write = plain.next_write(at(1)).unwrap();
+        plain.settle(write.record, Answer::Stored(Box::new(stored("5", 1))), at(1));
+        plain.accept(stored("", 1), 2, at(1), &policy).unwrap();
+        assert!(matches!(plain.next_write(at(3)).unwrap().request, Request::Patch { .. }));
+        let (_, entry) = plain.take_changes().records.pop().unwrap();
+
+        let mut exact = shard();
+        exact.identify("me");
+        // Another record has shown that tags are kept.
+        let mut other = Event { reason: "Other".into(), ..stored("", 1) };
+        other.metadata.name = "b".into();
+        exact.accept(other, 1, at(4), &policy).unwrap();
+        let write = exact.next_write(at(4)).unwrap();
+        let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
+        exact.settle(write.record, Answer::Stored(event), at(4));
+        exact.restore(*entry.unwrap(), at(5), &policy);
+        // The plain write was executed.
+        let mut held = stored("6", 3);
+        let conflict = Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::Conflict });
+        for second in 5..15 {
+            while let Some(write) = exact.next_write(at(second)) {
+                let answer = match write.request {
+                    Request::Patch { claim: Some(claim), .. } if claim.resource_version != "6" => conflict.clone(),
+                    Request::Patch { patch, .. } => {
+                        held.count = patch.count;
+                        Answer::Stored(Box::new(held.clone()))
+                    }
+                    _ => Answer::Stored(Box::new(held.clone())),
+                };
+                exact.settle(write.record, answer, at(second));
+            }
+        }
+        assert_eq!((held.count, exact.owes()), (3, false));
+        assert_eq!((exact.balance().ledger.total_written(), exact.balance().is_exact()), (3, true));
+    }
+}

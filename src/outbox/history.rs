@@ -50,7 +50,7 @@ impl Outbox {
         record.stand = Stand::On(seen);
         record.move_count(moved);
         record.read_lines(event, self.settings.group.of(event));
-        record.event.first_timestamp = event.first_timestamp;
+        record.follow_times(event);
         Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }
 

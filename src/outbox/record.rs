@@ -339,6 +339,12 @@ impl Record {
         }
     }
 
+    /// Takes the first timestamp of `object`, and its last one if another writer has set a newer one.
+    pub(super) fn follow_times(&mut self, object: &Event) {
+        self.event.first_timestamp = object.first_timestamp;
+        self.event.last_timestamp = self.event.last_timestamp.and_then(|time| Some(time).max(object.last_timestamp));
+    }
+
     /// Compares the object of an answer with the record.
     pub(super) fn see(&self, found: &Event, group: ApiGroup, now: Now) -> Seen {
         let tag_count = self.tag_on(found);

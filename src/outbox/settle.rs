@@ -126,7 +126,7 @@ impl Outbox {
             record.read_lines(found, sent.group);
         }
         if let (Some(found), ApiGroup::Core) = (found, sent.group) {
-            record.event.first_timestamp = found.first_timestamp;
+            record.follow_times(found);
         }
         if let (Some(found), Call::Create) = (found, sent.call) {
             // A webhook may have changed it.

@@ -436,6 +436,31 @@ mod tests {
         assert_eq!((shard.balance().ledger.total_written(), shard.balance().is_exact()), (1, true));
     }
 
+    /// Fault: the lastTimestamp went back to that of this process's older occurrence.
+    #[test]
+    fn a_write_that_waited_keeps_another_writers_newer_time() {
+        let (now, later) = (Now::at(1_000_000_000), Now::at(3_000_000_000));
+        let at = |seconds, event| Event { last_timestamp: Some(crate::event::Time(seconds)), ..event };
+        for is_watched in [false, true] {
+            let (mut shard, policy) = shard(Settings::default());
+            shard.identify("me");
+            shard.learn(&at(1, event("5")), now, &policy);
+            shard.accept(at(2, event("")), 1, now, &policy).unwrap();
+            let newer = at(7, Event { count: 2, ..event("6") });
+            if is_watched {
+                shard.learn(&newer, now, &policy);
+            } else {
+                let write = shard.next_write(now).unwrap();
+                let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
+                shard.settle(write.record, Answer::Retry(conflict), now);
+                let read = shard.next_write(now).unwrap();
+                shard.settle(read.record, Answer::Stored(Box::new(newer)), now);
+            }
+            let Request::Patch { patch, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
+            assert_eq!((patch.count, patch.last_timestamp), (3, Some(crate::event::Time(7))), "{is_watched}");
+        }
+    }
+
     /// Fault: with plain writes, a watch event of our own patch counted its occurrences again while its answer was
     /// lost.
     #[test]

@@ -37,8 +37,12 @@ use crate::upstream::{self, Apiserver, Embedded, Upstream};
 pub use listeners::Listeners;
 use listeners::Secured;
 
-/// LIMIT: connections to the admin port; further ones wait to be accepted.
+/// LIMIT: requests at once over one HTTP/2 connection of clients.
+const STREAMS: u32 = 200;
+/// LIMIT: connections to the admin port; beyond it the oldest is ended, so that probes are always answered.
 const ADMIN_CONNECTIONS: usize = 64;
+/// LIMIT: requests at once over one HTTP/2 connection to the admin port. Each may have all metrics in memory.
+const ADMIN_STREAMS: u32 = 4;
 /// Timeout for running requests after the listener is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -239,6 +243,8 @@ impl App {
         Registrar(&self.registry).register(face.aliases_gauge());
         let limits = server::Settings {
             max_connections: config.ingest.max_connections.get(),
+            beyond: server::Beyond::Waits,
+            streams: STREAMS,
             client_timeout: config.ingest.request_timeout,
             close_timeout: CLOSE_TIMEOUT,
         };
@@ -297,7 +303,12 @@ impl App {
         let admin = server::Server {
             listener: listener.into(),
             tls: self.secured.admin.clone(),
-            settings: server::Settings { max_connections: ADMIN_CONNECTIONS, ..limits.clone() },
+            settings: server::Settings {
+                max_connections: ADMIN_CONNECTIONS,
+                beyond: server::Beyond::EndsOldest,
+                streams: ADMIN_STREAMS,
+                ..limits.clone()
+            },
             connections: prometheus::IntGauge::new("unregistered", "connections of the admin port")
                 .expect("a valid name"),
             tasks: self.tasks.clone(),

@@ -1,5 +1,5 @@
-//! Answers over HTTP/2 that wait for their client. Its pings are answered although it reads nothing, so the stream's
-//! own timeout never ends.
+//! Requests over HTTP/2, and answers that wait for their client. Its pings are answered although it reads and asks
+//! nothing, so the stream's own timeout never ends.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ const PIECE: usize = 16 << 10;
 /// Checks within the timeout.
 pub(super) const CHECKS: u32 = 4;
 
-/// The answers of one connection whose client has not taken their last piece.
+/// The requests of one connection, and the answers whose client has not taken their last piece.
 #[derive(Debug, Default)]
 pub(super) struct Answers(Mutex<State>);
 
@@ -23,23 +23,25 @@ pub(super) struct Answers(Mutex<State>);
 struct State {
     /// Number of checks.
     checks: u64,
-    /// Number of answers.
-    answers: u64,
+    /// Number of requests.
+    requests: u64,
+    /// Requests that are not answered to the end.
+    // LIMIT: `Settings::streams`.
+    open: u64,
+    /// The number of checks when a request ended last.
+    ended: u64,
     /// For each answer that waits for its client, the number of checks when it began to.
-    // LIMIT: `STREAMS`.
+    // LIMIT: `Settings::streams`.
     waiting: HashMap<u64, u64>,
 }
 
 impl Answers {
-    /// Returns the body in pieces. The next one is made when the client has taken the last one.
-    pub(super) fn pieces(self: &Arc<Self>, body: Body) -> Body {
+    /// Begins a request.
+    pub(super) fn begin(self: &Arc<Self>) -> Running {
         let mut state = self.0.lock();
-        state.answers += 1;
-        let number = state.answers;
-        drop(state);
-        let body = Pieces { body, rest: Bytes::new(), number, answers: Arc::clone(self) };
-        body.wait();
-        Body::new(body)
+        state.requests += 1;
+        state.open += 1;
+        Running { number: state.requests, answers: Arc::clone(self) }
     }
 
     /// Whether an answer has waited for its client since [`CHECKS`] checks. Call this that often within the timeout.
@@ -49,18 +51,28 @@ impl Answers {
         let checks = state.checks;
         state.waiting.values().any(|since| since + u64::from(CHECKS) < checks)
     }
+
+    /// How often the timeout has passed without any request, by the checks.
+    pub(super) fn idle_timeouts(&self) -> u64 {
+        let state = self.0.lock();
+        let idle = if state.open > 0 { 0 } else { (state.checks - state.ended).saturating_sub(1) };
+        idle / u64::from(CHECKS)
+    }
 }
 
-/// The body of an answer.
-struct Pieces {
-    body: Body,
-    /// Bytes of the body's last frame that are not yet handed out.
-    rest: Bytes,
+/// A request, until its answer has ended.
+pub(super) struct Running {
     number: u64,
     answers: Arc<Answers>,
 }
 
-impl Pieces {
+impl Running {
+    /// Returns the body of the answer in pieces. The next one is made when the client has taken the last one.
+    pub(super) fn pieces(self, body: Body) -> Body {
+        self.wait();
+        Body::new(Pieces { body, rest: Bytes::new(), running: self })
+    }
+
     /// Notes that the client has to take what was handed out.
     fn wait(&self) {
         let mut state = self.answers.0.lock();
@@ -74,10 +86,21 @@ impl Pieces {
     }
 }
 
-impl Drop for Pieces {
+impl Drop for Running {
     fn drop(&mut self) {
-        self.go_on();
+        let mut state = self.answers.0.lock();
+        state.waiting.remove(&self.number);
+        state.open -= 1;
+        state.ended = state.checks;
     }
+}
+
+/// The body of an answer.
+struct Pieces {
+    body: Body,
+    /// Bytes of the body's last frame that are not yet handed out.
+    rest: Bytes,
+    running: Running,
 }
 
 impl HttpBody for Pieces {
@@ -90,7 +113,7 @@ impl HttpBody for Pieces {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.rest.is_empty() {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-                self.go_on();
+                self.running.go_on();
                 return Poll::Pending;
             };
             match frame.map(|frame| frame.map(Frame::into_data)) {
@@ -100,7 +123,7 @@ impl HttpBody for Pieces {
                 None => return Poll::Ready(None),
             }
         }
-        self.wait();
+        self.running.wait();
         let length = self.rest.len().min(PIECE);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }

@@ -8,6 +8,7 @@
 mod answers;
 mod layer;
 mod listen;
+mod newest;
 mod origin;
 mod places;
 mod reading;
@@ -50,6 +51,7 @@ pub use reading::{Read, Reading, Unread, read};
 
 use answers::{Answers, CHECKS};
 use listen::Accepted;
+use newest::Newest;
 use stream::{ClientStream, Noted};
 use tls::Tls;
 
@@ -62,19 +64,29 @@ const HEADER_BYTES: usize = 96 << 10;
 /// Timeout for an HTTP/2 client to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// LIMIT: requests at once over one HTTP/2 connection, announced in SETTINGS; further ones are refused unprocessed.
-const STREAMS: u32 = 200;
-
 /// Limits of a listener.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// LIMIT: connections at once; further ones wait in the kernel's accept queue.
+    /// LIMIT: connections at once.
     pub max_connections: usize,
-    /// Timeout for a client to send the whole header of a request, to begin its next request over HTTP/1.1, and to read
-    /// more of its answer.
+    /// What becomes of a connection beyond them.
+    pub beyond: Beyond,
+    /// LIMIT: requests at once over one HTTP/2 connection, announced in SETTINGS; further ones are refused unprocessed.
+    pub streams: u32,
+    /// Timeout for a client to send the whole header of a request, to begin its next request, and to read more of its
+    /// answer. Over HTTP/2, up to a quarter more.
     pub client_timeout: Duration,
     /// Timeout for running requests after `End::stop`; then connections are cut.
     pub close_timeout: Duration,
+}
+
+/// What becomes of a connection beyond the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beyond {
+    /// It waits in the kernel's accept queue.
+    Waits,
+    /// It is accepted, and the oldest one is cut, so that no client can lock others out.
+    EndsOldest,
 }
 
 /// Tokens that shut a listener down.
@@ -134,7 +146,11 @@ impl Server {
     /// Serves until shutdown, and returns once all connections are closed or `close_timeout` has passed.
     pub async fn serve(self, answer: impl Answer) {
         let Self { listener, tls, settings, connections, tasks, end } = self;
-        let limit = Arc::new(Semaphore::new(settings.max_connections));
+        let (at_once, newest) = match settings.beyond {
+            Beyond::Waits => (settings.max_connections, None),
+            Beyond::EndsOldest => (Semaphore::MAX_PERMITS, Some(Newest::new(settings.max_connections))),
+        };
+        let limit = Arc::new(Semaphore::new(at_once));
         let (open, stop) = (TaskTracker::new(), CancellationToken::new());
         let builder = builder(&settings);
         let take = |accepted: Accepted, permit: OwnedSemaphorePermit| {
@@ -142,24 +158,23 @@ impl Server {
             let (closing, stop) = (end.closing.child_token(), stop.child_token());
             let client = Client { builder: builder.clone(), timeout: settings.client_timeout, closing, stop };
             let (answer, place, tls) = (answer.clone(), Place::taken(1, connections.clone()), tls.clone());
+            let entered = newest.as_ref().map(Newest::enter);
             if let Accepted::Tcp(stream, _) = &accepted {
                 // Small answers must not wait for more; without the option they still arrive.
                 let _best_effort = stream.set_nodelay(true);
             }
             tasks.spawn(open.track_future(async move {
-                let served = match (accepted, tls) {
-                    (Accepted::Unix(stream), _) => client.serve(stream, Peer::default(), answer).await,
-                    (Accepted::Tcp(stream, address), None) => {
-                        let peer = Peer { address: Some(address), certificate: None };
-                        client.serve(stream, peer, answer).await
-                    }
-                    (Accepted::Tcp(stream, address), Some(tls)) => client.serve_tls(tls, stream, address, answer).await,
-                };
+                let serving = client.serve_accepted(accepted, tls, answer);
+                let served = match &entered {
+                    Some(entered) => entered.ended.run_until_cancelled(serving).await,
+                    None => Some(serving.await),
+                }
+                .unwrap_or_else(|| Err("too many connections; the oldest are ended".into()));
                 if let Err(error) = served {
                     tracing::debug!(%error, "a connection ended abnormally");
                 }
                 // After a panic too.
-                drop((place, permit));
+                drop((place, permit, entered));
             }));
         };
         let is_announced = accept(&listener, &limit, &end, &open, &take).await;
@@ -195,6 +210,17 @@ struct Client {
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 impl Client {
+    async fn serve_accepted(self, accepted: Accepted, tls: Option<Tls>, answer: impl Answer) -> Result<(), Fault> {
+        match (accepted, tls) {
+            (Accepted::Unix(stream), _) => self.serve(stream, Peer::default(), answer).await,
+            (Accepted::Tcp(stream, address), None) => {
+                let peer = Peer { address: Some(address), certificate: None };
+                self.serve(stream, peer, answer).await
+            }
+            (Accepted::Tcp(stream, address), Some(tls)) => self.serve_tls(tls, stream, address, answer).await,
+        }
+    }
+
     async fn serve<S>(self, stream: S, peer: Peer, answer: impl Answer) -> Result<(), Fault>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -265,10 +291,10 @@ fn builder(settings: &Settings) -> Builder<TokioExecutor> {
     builder.http1().max_buf_size(HEADER_BYTES);
     // Header and body in pieces: otherwise hyper would copy each answer, because of `is_write_vectored`.
     builder.http1().writev(true);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(STREAMS);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(settings.streams);
     // LIMIT: cancelled requests that were not yet begun; beyond it the connection is closed. A client may cancel all of
     // its requests at once, as with Go's server.
-    builder.http2().max_pending_accept_reset_streams(STREAMS as usize);
+    builder.http2().max_pending_accept_reset_streams(settings.streams as usize);
     builder.http2().keep_alive_interval(settings.client_timeout).keep_alive_timeout(PING_TIMEOUT);
     builder
 }
@@ -288,7 +314,7 @@ struct Progress {
     is_unread: AtomicBool,
     /// Whether the connection is a tunnel, which has no timeout.
     is_tunnel: AtomicBool,
-    /// Answers over HTTP/2 that wait for the client.
+    /// Requests over HTTP/2, and their answers that wait for the client.
     answers: Arc<Answers>,
 }
 
@@ -313,13 +339,14 @@ fn service(
         let has_body = version < Version::HTTP_2 && !request.body().is_end_stream();
         progress.is_unread.store(has_body, Ordering::Relaxed);
         let (closing, progress) = (closing.clone(), Arc::clone(&progress));
+        let running = (version == Version::HTTP_2).then(|| progress.answers.begin());
         let request = if has_body {
             request.map(|body| Body::new(Noted::new(body, Arc::clone(&progress))))
         } else {
             request.map(Body::new)
         };
         answer.clone().run(request).map(move |mut response| {
-            if version < Version::HTTP_2 {
+            let Some(running) = running else {
                 // An upgrade has set the header already.
                 if closing.is_cancelled() {
                     response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
@@ -329,15 +356,15 @@ fn service(
                 let is_tunnel = response.extensions().get::<Tunnel>().is_some();
                 progress.is_tunnel.store(is_tunnel, Ordering::Relaxed);
                 return Ok(response);
-            }
-            Ok(response.map(|body| progress.answers.pieces(body)))
+            };
+            Ok(response.map(|body| running.pieces(body)))
         })
     })
 }
 
 /// Drives a connection until it closes. The header of its first request must arrive within `timeout`: hyper's own limit
-/// starts only once the protocol is known. Over HTTP/2, more of each answer must be read within it. After `stop` the
-/// connection is closed as soon as it is idle.
+/// starts only once the protocol is known. Over HTTP/2, more of each answer must be read within it, and the next
+/// request must begin, as hyper demands it over HTTP/1.1. After `stop` the connection is closed as soon as it is idle.
 async fn drive<S, V>(
     connection: UpgradeableConnection<'static, TokioIo<ClientStream<S>>, V, TokioExecutor>,
     progress: &Progress,
@@ -356,6 +383,16 @@ where
         while version == Some(&Version::HTTP_2) && check.as_mut().poll(context).is_ready() {
             if progress.answers.check() {
                 return Poll::Ready(Err("the client has not read more of an answer in time".into()));
+            }
+            match progress.answers.idle_timeouts() {
+                0 => {}
+                // What the client has sent meanwhile is answered.
+                1 if !is_ending => {
+                    is_ending = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                1 => {}
+                _ => return Poll::Ready(Err("the client has not sent a request in time".into())),
             }
             check.set(sleep(timeout / CHECKS));
         }

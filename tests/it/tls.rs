@@ -169,7 +169,13 @@ async fn mirror(tls: Option<Tls>, address: &Address) -> (SocketAddr, Cancellatio
     let server = Server {
         listener,
         tls,
-        settings: eventweir::server::Settings { max_connections: 100, client_timeout: limit, close_timeout: limit },
+        settings: eventweir::server::Settings {
+            max_connections: 100,
+            beyond: eventweir::server::Beyond::Waits,
+            streams: 200,
+            client_timeout: limit,
+            close_timeout: limit,
+        },
         connections: IntGauge::new("unregistered", "connections").unwrap(),
         tasks: tasks.clone(),
         end: End::from(stop.clone()),

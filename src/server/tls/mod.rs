@@ -9,7 +9,6 @@ mod files;
 mod names;
 mod self_signed;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -25,12 +24,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tokio_util::sync::CancellationToken;
 
 pub use ciphers::CipherSuite;
 pub use files::{Fault, Part};
 
 use super::PeerCertificate;
+use super::newest::Newest;
 use crate::clock::Now;
 use crate::metrics::Registrar;
 use files::{Contents, Digest, Loaded};
@@ -117,7 +116,8 @@ struct Inner {
     config: ArcSwap<ServerConfig>,
     /// Digest of the files as last read, usable or not, and the seconds in which the active certificate is used.
     read: Mutex<(Digest, Option<Range<i64>>)>,
-    handshakes: Arc<Handshakes>,
+    /// Running handshakes.
+    handshakes: Newest,
     timeout: Duration,
     metrics: Metrics,
 }
@@ -159,7 +159,7 @@ impl Tls {
             settings,
             config: ArcSwap::new(config),
             read: Mutex::new((digest, used)),
-            handshakes: Arc::new(Handshakes { at_once: limits.at_once, running: Mutex::default() }),
+            handshakes: Newest::new(limits.at_once),
             timeout: limits.timeout,
             metrics,
         })))
@@ -200,7 +200,7 @@ impl Tls {
         &self,
         mut stream: TcpStream,
     ) -> io::Result<(TlsStream<TcpStream>, Option<PeerCertificate>)> {
-        let handshake = self.0.handshakes.begin();
+        let handshake = self.0.handshakes.enter();
         let shaking = timeout(self.0.timeout, async {
             let mut first = [0];
             stream.peek(&mut first).await?;
@@ -226,52 +226,6 @@ async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
     stream.write_all(PLAIN).await?;
     stream.shutdown().await?;
     tokio::io::copy(&mut stream.take(PLAIN_BYTES), &mut tokio::io::sink()).await.map(drop)
-}
-
-/// Running handshakes of a listener. A client that never finishes must not lock other clients out.
-#[derive(Debug)]
-struct Handshakes {
-    at_once: usize,
-    running: Mutex<Running>,
-}
-
-#[derive(Debug, Default)]
-struct Running {
-    next: u64,
-    /// Tokens that end the handshakes, the oldest first.
-    // LIMIT: `at_once`; beyond it the oldest is ended.
-    tokens: BTreeMap<u64, CancellationToken>,
-}
-
-/// A running handshake; removed from the list when dropped.
-#[derive(Debug)]
-struct Handshake {
-    number: u64,
-    /// Cancelled when this handshake is ended for newer ones.
-    ended: CancellationToken,
-    handshakes: Arc<Handshakes>,
-}
-
-impl Handshakes {
-    /// Adds a handshake, and ends the oldest one if there are too many.
-    fn begin(self: &Arc<Self>) -> Handshake {
-        let mut running = self.running.lock();
-        let (number, ended) = (running.next, CancellationToken::new());
-        running.next += 1;
-        running.tokens.insert(number, ended.clone());
-        if running.tokens.len() > self.at_once
-            && let Some((_, oldest)) = running.tokens.pop_first()
-        {
-            oldest.cancel();
-        }
-        Handshake { number, ended, handshakes: Arc::clone(self) }
-    }
-}
-
-impl Drop for Handshake {
-    fn drop(&mut self) {
-        self.handshakes.running.lock().tokens.remove(&self.number);
-    }
 }
 
 /// Metrics of one listener.
@@ -317,18 +271,6 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_oldest_handshake_is_ended_at_the_limit() {
-        let handshakes = Arc::new(Handshakes { at_once: 2, running: Mutex::default() });
-        let mut running: Vec<Handshake> = (0..2).map(|_| handshakes.begin()).collect();
-        drop(running.remove(0));
-        running.extend((0..2).map(|_| handshakes.begin()));
-        let ended: Vec<bool> = running.iter().map(|handshake| handshake.ended.is_cancelled()).collect();
-        assert_eq!(ended, [true, false, false]);
-        drop(running);
-        assert!(handshakes.running.lock().tokens.is_empty());
-    }
 
     #[test]
     fn a_generated_certificate_is_renewed_before_it_expires() {

@@ -12,6 +12,7 @@ use super::super::support::events::plain;
 use super::super::support::http::{EVENTS, json};
 use super::super::support::ways::{Answers, Entry, Way, exchange};
 use super::PODS;
+use super::http2::{END_HEADERS, END_STREAM, End, HEADERS, block, end_of, frame, pseudo};
 
 /// Pause of a slow client.
 const PAUSE: Duration = Duration::from_secs(7);
@@ -145,4 +146,39 @@ async fn another_protocol_is_refused() {
         assert_eq!(entry.take_arrived(), []);
         entry.close().await;
     }
+}
+
+/// Opens a connection to the admin port, which takes nothing of an answer's body, and sends so many requests.
+async fn ask_admin(entry: &Entry, path: &str, requests: u32) -> TcpStream {
+    const SETTINGS: u8 = 4;
+    let block = block(&pseudo(&["GET", "localhost", path]));
+    // The first of them is 0: the window of each stream.
+    let mut frames = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    frames.extend((0..requests).flat_map(|number| frame(HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &block)));
+    let mut connection = TcpStream::connect(entry.program.app.admin_address()).await.unwrap();
+    connection.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frames].concat()).await.unwrap();
+    connection
+}
+
+/// Fault: 64 idle connections to the admin port kept the kubelet's probes out, so that the container was restarted.
+#[tokio::test]
+async fn connections_to_the_admin_port_keep_no_probe_out() {
+    let entry = Entry::open(Way::Plain, "").await;
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        let mut connection = ask_admin(&entry, "/livez", 1).await;
+        assert_eq!(end_of(1, &mut connection).await, End::Answered(200), "{} are open", idle.len());
+        idle.push(connection);
+    }
+    entry.close().await;
+}
+
+/// Fault: each connection kept up to 200 copies of all metrics in memory.
+#[tokio::test]
+async fn answers_of_the_admin_port_that_are_not_read_are_few() {
+    const REFUSED_STREAM: u32 = 7;
+    let entry = Entry::open(Way::Plain, "").await;
+    assert_eq!(end_of(7, &mut ask_admin(&entry, "/metrics", 5).await).await, End::Answered(200));
+    assert_eq!(end_of(9, &mut ask_admin(&entry, "/metrics", 5).await).await, End::Reset(REFUSED_STREAM));
+    entry.close().await;
 }

@@ -10,7 +10,6 @@ use serde::Deserialize;
 use smol_str::SmolStr;
 
 use super::form::Form;
-use super::guard::Place;
 use super::options::{self, FIELD_MANAGER_MAX};
 use super::rejection::Rejection;
 use super::{Face, respond, unknown_path};
@@ -32,8 +31,6 @@ pub(super) struct Asked {
     pub(super) headers: HeaderMap,
     /// Caller, if callers are authenticated.
     pub(super) caller: Option<Caller>,
-    /// Place among the running requests.
-    pub(super) place: Option<Place>,
     uri: Uri,
 }
 
@@ -62,8 +59,8 @@ impl FromRequestParts<Face> for Asked {
         check_path(&namespace, &name).map_err(|status| respond::refusal(&status))?;
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
-        let (caller, place) = (parts.extensions.remove::<Caller>(), parts.extensions.remove::<Place>());
-        Ok(Self { group, namespace, name, headers, caller, place, uri })
+        let caller = parts.extensions.remove::<Caller>();
+        Ok(Self { group, namespace, name, headers, caller, uri })
     }
 }
 

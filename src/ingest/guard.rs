@@ -2,7 +2,6 @@
 //! write within its handler, once its event is known: source binding and rate limits.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, HeaderName, X_CONTENT_TYPE_OPTIONS};
@@ -32,9 +31,6 @@ const HEALTH: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
 /// Header of a caller that impersonates another user.
 const IMPERSONATE: HeaderName = HeaderName::from_static("impersonate-user");
-
-/// Place among the running requests. A request has it among its extensions.
-pub(super) type Place = Arc<Turn>;
 
 /// Layer that authenticates and authorises a request.
 pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -> Response {
@@ -75,7 +71,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
 /// A refusal, and whether the apiserver itself might accept the request.
 type Refused = (Status, Option<Unable>);
 
-async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> {
+async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
     let access = &face.0.access;
     if let Some(caller) = admission_caller(face, head).await? {
         head.extensions.insert(caller);
@@ -98,15 +94,12 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Place>, Refused> 
     let place = if attributes.verb == "watch" {
         None
     } else {
-        Some(turn(face, &caller).await.map_err(|status| (status, None))?)
+        Some(face.turn(&caller).await.map_err(|status| (status, None))?)
     };
     if attributes.target != Target::Path(SmolStr::new_static(BATCH)) {
         access.authorize(&caller, &attributes).await.map_err(unasked)?;
     }
     head.extensions.insert(caller);
-    if let Some(place) = &place {
-        head.extensions.insert(Arc::clone(place));
-    }
     Ok(place)
 }
 
@@ -131,13 +124,6 @@ async fn admission_caller(face: &Face, head: &Parts) -> Result<Option<Caller>, R
 fn unasked(status: Status) -> Refused {
     let unable = (status.code == 429).then_some(Unable);
     (status, unable)
-}
-
-async fn turn(face: &Face, caller: &Caller) -> Result<Place, Status> {
-    // LIMIT: the request timeout; a request that waits longer is refused with 429.
-    let waiting = timeout(face.0.settings.request_timeout, face.0.access.turn(caller)).await;
-    let late = |_elapsed| Err(face.0.access.without_turn("Too many requests: no place was free in time"));
-    waiting.unwrap_or_else(late).map(Arc::new)
 }
 
 /// Returns the attributes of a request from its method, path and query (`request.RequestInfoFactory`). A trailing slash
@@ -213,6 +199,14 @@ fn rejection(status: Status) -> Rejection {
 }
 
 impl Face {
+    /// Waits for a place among the running requests.
+    pub(super) async fn turn(&self, caller: &Caller) -> Result<Turn, Status> {
+        // LIMIT: the request timeout; a request that waits longer is refused with 429.
+        let waiting = timeout(self.0.settings.request_timeout, self.0.access.turn(caller)).await;
+        let late = |_elapsed| Err(self.0.access.without_turn("Too many requests: no place was free in time"));
+        waiting.unwrap_or_else(late)
+    }
+
     /// Counts a request that is refused before it is read as a rejected occurrence, if it could be one.
     pub(super) fn reject_unread(&self, method: &Method, uri: &Uri, reason: RejectReason) {
         if posts_events(method, uri) {

@@ -27,6 +27,8 @@ pub struct Metrics {
     pub(super) taps: IntGauge,
     /// Bytes of long answers that wait for their clients.
     pub(super) list_bytes: IntGauge,
+    /// Open batches.
+    pub(super) batches: IntGauge,
     /// Bytes of bodies in memory.
     pub(super) read_bytes: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
@@ -96,6 +98,7 @@ impl Metrics {
                 "eventweir_ingest_list_bytes",
                 "Bytes of lists that wait for their clients; limit: ingest.maxListBytes.",
             ),
+            batches: make.gauge("eventweir_ingest_batches", "Open batches; limit: 1,024."),
             read_bytes: make.gauge(
                 "eventweir_ingest_read_bytes",
                 "Bytes reserved for request bodies in memory; limit: ingest.maxReadBytes.",

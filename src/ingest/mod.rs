@@ -155,6 +155,9 @@ struct Inner {
     /// Places for the bytes of long answers.
     // LIMIT: `max_list_bytes`; beyond it a long answer is replaced by 429. One that is longer needs all of them.
     list_bytes: FairPlaces,
+    /// Places for batches.
+    // LIMIT: `batch::BATCHES`; further ones are refused with 429.
+    batches: FairPlaces,
     /// Places for the bytes of bodies.
     // LIMIT: `max_read_bytes`, but room for two bodies; further bodies are refused with 429.
     bodies: Places,
@@ -194,6 +197,7 @@ impl Face {
             stop,
             lists: Semaphore::const_new(lists::LISTS),
             list_bytes: FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()),
+            batches: FairPlaces::new(batch::BATCHES, metrics.batches.clone()),
             bodies: Places::new(bodies, metrics.read_bytes.clone()),
             listed,
             readers: FairPlaces::new(look::READERS, metrics.taps.clone()),
@@ -335,6 +339,9 @@ async fn method_not_allowed() -> Response {
 }
 
 #[cfg(test)]
+mod fair_tests;
+
+#[cfg(test)]
 mod tests {
     use std::convert::Infallible;
 
@@ -359,7 +366,7 @@ mod tests {
         guarded(access::Settings::default())
     }
 
-    fn guarded(settings: access::Settings) -> (Face, prometheus::Registry) {
+    pub(super) fn guarded(settings: access::Settings) -> (Face, prometheus::Registry) {
         let registry = prometheus::Registry::new();
         let (clock, one) = (Clock::simulated(1_772_352_000_000_000_000), NonZeroUsize::MIN);
         let secret = KeySecret(7, 9);

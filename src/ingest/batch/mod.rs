@@ -10,6 +10,8 @@ mod sniff;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -35,11 +37,15 @@ use crate::server::Reading;
 use crate::shard::{Fate, Full};
 use crate::status::Status;
 
+/// LIMIT: batches at once, each until its last result is taken; further ones are refused with 429. They may last for
+/// long, so they have places of their own, and one of the running requests only while events are taken.
+pub(super) const BATCHES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
 /// LIMIT: chunks of results that wait for a slow reader; beyond it, no more of its request is read.
-const RESULTS: usize = 16;
+const RESULTS: usize = 2;
 
 /// LIMIT: bytes of a chunk of results, without its last line.
-const CHUNK_BYTES: usize = 64 << 10;
+const CHUNK_BYTES: usize = 16 << 10;
 
 /// LIMIT: events that are decoded, accepted and answered together, which bounds their memory.
 const PIECE: usize = 512;
@@ -56,20 +62,28 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
         Ok(ack) => ack,
         Err(rejection) => return face.reject(&rejection),
     };
+    let Some(place) = face.0.batches.take(asked.user(), 1).map(Arc::new) else {
+        let status = Status::too_many_requests("Too many batches are open, please try again later", 1);
+        return face.reject(&Rejection::new(RejectReason::Limited, status));
+    };
+    let until_read = Arc::clone(&place);
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
     let (reader, manager) = (face.clone(), asked.writer().manager);
-    let Asked { caller, place, .. } = asked;
+    let caller = asked.caller;
     // The answer begins while the request is still being read. If the client reads no results, no more of its request
     // is read.
     let task = async move {
         let reading = Reading::new(reader.bodies());
         let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer: Vec::new(), reading, results };
         batch.run(body).await;
-        // The request runs until its last event is answered.
         drop(place);
     };
     let task = face.0.tasks.spawn(task);
-    let lines = stream::poll_fn(move |context| lines.poll_recv(context)).map(Ok);
+    let lines = stream::poll_fn(move |context| {
+        let _until_all_are_read = &until_read;
+        lines.poll_recv(context)
+    })
+    .map(Ok);
     // After a panic the client must not take the answer for complete.
     let end = stream::once(task).filter_map(async |ended| ended.err().map(Err));
     let body = Body::from_stream(lines.chain(end));
@@ -218,8 +232,20 @@ impl Batch {
         }
     }
 
-    /// Processes a piece of events and returns their results.
+    /// Processes a piece of events, in a turn of their own, and returns their results.
     async fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Vec<Result> {
+        let turn = match &self.caller {
+            Some(caller) => self.face.turn(caller).await.map(Some),
+            None => Ok(None),
+        };
+        let _turn = match turn {
+            Ok(turn) => turn,
+            Err(status) => {
+                let refused: Vec<Result> = texts.map(|_text| Err(Box::new(status.clone()))).collect();
+                self.face.0.shards.reject(RejectReason::Limited, refused.len() as u64);
+                return refused;
+            }
+        };
         let (events, read) = read_events(texts, group);
         let (events, read) = self.passed(events, read).await;
         self.face.until_listed(&events).await;

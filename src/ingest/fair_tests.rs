@@ -1,0 +1,71 @@
+//! Callers that do not read their answers, never end their requests, or ask for much: others are served.
+
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use futures_util::{FutureExt as _, stream};
+use tower::ServiceExt as _;
+
+use super::tests::guarded;
+use super::{Face, guard};
+use crate::access;
+use crate::correlator::Pattern;
+use crate::server::{Origins, Peer, PeerCertificate};
+
+const EVENTS: &str = "/api/v1/namespaces/shop/events";
+
+/// An interface whose callers have client certificates, and may do everything.
+fn shared(fairness: access::Fairness) -> Face {
+    let policy = vec![access::Rule { users: vec![Pattern::Prefix("".into())], ..Default::default() }];
+    guarded(access::Settings { certificates: true, policy, fairness, ..access::Settings::default() }).0
+}
+
+async fn ask(face: &Face, caller: &str, method: Method, path: &str, body: impl Into<Body>) -> Response {
+    let certificate = PeerCertificate { common_name: caller.into(), organizations: Vec::new(), expires: i64::MAX };
+    let peer = Peer { address: None, certificate: Some(certificate) };
+    let request = Request::builder().method(method).uri(path).extension(peer);
+    let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(body.into()).unwrap()).await;
+    answer
+}
+
+fn event(name: &str, length: usize) -> String {
+    let object = r#""involvedObject":{"namespace":"shop"},"reason":"R","type":"Normal""#;
+    format!(r#"{{"metadata":{{"name":"{name}"}},{object},"message":"{}"}}"#, "x".repeat(length))
+}
+
+/// Fault: each of them kept 1 MiB of results, and 200 came over one connection.
+#[tokio::test]
+async fn batches_whose_results_are_not_read_are_limited_for_each_caller() {
+    let face = shared(access::Fairness::default());
+    let mut unread = Vec::new();
+    for _ in 0..512 {
+        let answer = ask(&face, "a", Method::POST, guard::BATCH, "x\n").await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        unread.push(answer);
+    }
+    assert_eq!(ask(&face, "a", Method::POST, guard::BATCH, "x\n").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask(&face, "a", Method::POST, EVENTS, event("a", 1)).await.status(), StatusCode::CREATED);
+    assert_eq!(ask(&face, "b", Method::POST, guard::BATCH, "x\n").await.status(), StatusCode::OK);
+    drop(unread);
+    while face.0.metrics.batches.get() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ask(&face, "a", Method::POST, guard::BATCH, "x\n").await.status(), StatusCode::OK);
+}
+
+/// Fault: a batch without an end kept the place of a running request.
+#[tokio::test]
+async fn a_batch_that_does_not_end_keeps_no_place_of_other_requests() {
+    let fairness = access::Fairness { max_in_flight: 2.try_into().unwrap(), ..access::Fairness::default() };
+    let face = shared(fairness);
+    let mut open = Vec::new();
+    for _ in 0..10 {
+        let endless = stream::pending::<Result<Bytes, std::io::Error>>();
+        let begun = ask(&face, "a", Method::POST, guard::BATCH, Body::from_stream(endless)).now_or_never();
+        open.push(begun.expect("a batch begins at once"));
+        tokio::task::yield_now().await;
+    }
+    let posted = ask(&face, "a", Method::POST, EVENTS, event("a", 1)).now_or_never();
+    assert_eq!(posted.expect("there is a place").status(), StatusCode::CREATED);
+}

@@ -69,3 +69,27 @@ async fn a_batch_that_does_not_end_keeps_no_place_of_other_requests() {
     let posted = ask(&face, "a", Method::POST, EVENTS, event("a", 1)).now_or_never();
     assert_eq!(posted.expect("there is a place").status(), StatusCode::CREATED);
 }
+
+/// Fault: only answers to a GET were counted, so that a caller could keep any number of changed events in memory.
+#[tokio::test]
+async fn a_caller_that_does_not_read_its_answers_gets_no_further_ones() {
+    const LENGTH: usize = 1 << 20;
+    let face = shared(access::Fairness::default());
+    let mut unread = Vec::new();
+    let post = async |caller: &str, number: usize| {
+        ask(&face, caller, Method::POST, EVENTS, event(&format!("{caller}-{number}"), LENGTH)).await
+    };
+    let refused = loop {
+        let answer = post("a", unread.len()).await;
+        if answer.status() != StatusCode::CREATED {
+            break answer;
+        }
+        unread.push(answer);
+        assert!(unread.len() < 100);
+    };
+    assert_eq!((refused.status(), unread.len()), (StatusCode::TOO_MANY_REQUESTS, 8));
+    assert_eq!(ask(&face, "a", Method::GET, EVENTS, "").await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(post("b", 0).await.status(), StatusCode::CREATED);
+    drop(unread.pop());
+    assert_eq!(post("a", 100).await.status(), StatusCode::CREATED);
+}

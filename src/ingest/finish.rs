@@ -9,7 +9,7 @@ use std::io::Write as _;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
 use axum::http::header::{ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -28,7 +28,7 @@ const GZIP_THRESHOLD: u64 = 128 * 1024;
 /// Finishes the answer to a request. A layer.
 pub(super) async fn finish(face: Face, request: Request, next: impl Answer) -> Response {
     let (query, headers) = (request.uri().query(), request.headers());
-    let is_get = request.method() == Method::GET;
+    let method = request.method().clone();
     let compresses = accepts_gzip(headers);
     let form = Form::plain(query, headers);
     let mut response = next.run(request).await;
@@ -36,11 +36,8 @@ pub(super) async fn finish(face: Face, request: Request, next: impl Answer) -> R
     if compresses {
         response = compressed(response).await;
     }
-    // The answer to a change is not refused, because the change was made.
-    if is_get {
-        response = face.counted_until_read(response).await;
-        encode_refusal(form, &mut response);
-    }
+    response = face.counted_until_read(&method, response).await;
+    encode_refusal(form, &mut response);
     // COMPAT(apiserver): proxies must not cache answers, and a 405 has no `Allow` header.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {

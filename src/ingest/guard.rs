@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::lists::CallerName;
 use super::rejection::Rejection;
-use super::{Face, Unable, admit, look, options, respond};
+use super::{Face, Unable, admit, lists, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Target, Turn, Write};
 use crate::event::{ApiGroup, Event, RareMeta};
 use crate::ledger::RejectReason;
@@ -44,13 +44,11 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
     let (mut head, body) = request.into_parts();
     match enter(&face, &mut head).await {
         Ok(place) => {
-            // For the limit of answers that wait, which are those to a GET.
-            let caller = head.extensions.get().filter(|_| head.method == Method::GET);
-            let caller = caller.map(|caller: &Caller| CallerName(caller.name.clone()));
+            let caller = head.extensions.get().map(|caller: &Caller| caller.name.clone());
             let mut response = next.run(Request::from_parts(head, body)).await;
             drop(place);
-            if let Some(caller) = caller {
-                response.extensions_mut().insert(caller);
+            if let Some(caller) = caller.filter(|_| lists::counted(&response).is_some()) {
+                response.extensions_mut().insert(CallerName(caller));
             }
             response
         }
@@ -88,6 +86,10 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
     if head.headers.keys().any(is_impersonation) {
         let message = "Internal error occurred: a group, a uid or an extra is impersonated without Impersonate-User";
         return Err((Status::new(500, "InternalError", message), None));
+    }
+    if !face.0.answer_bytes.has_room(&caller.name) {
+        let message = "Too many answers wait for this user to read them, please try again later";
+        return Err((Status::too_many_requests(message, 1), None));
     }
     let attributes = attributes(&head.method, &head.uri);
     // Watches have their own limit.

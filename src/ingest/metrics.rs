@@ -27,6 +27,8 @@ pub struct Metrics {
     pub(super) taps: IntGauge,
     /// Bytes of long answers that wait for their clients.
     pub(super) list_bytes: IntGauge,
+    /// Bytes of other answers that wait for their clients.
+    pub(super) answer_bytes: IntGauge,
     /// Open batches.
     pub(super) batches: IntGauge,
     /// Bytes of bodies in memory.
@@ -97,6 +99,10 @@ impl Metrics {
             list_bytes: make.gauge(
                 "eventweir_ingest_list_bytes",
                 "Bytes of lists that wait for their clients; limit: ingest.maxListBytes.",
+            ),
+            answer_bytes: make.gauge(
+                "eventweir_ingest_answer_bytes",
+                "Bytes of other answers over 4 KiB that wait for their clients; limit: 16 MiB.",
             ),
             batches: make.gauge("eventweir_ingest_batches", "Open batches; limit: 1,024."),
             read_bytes: make.gauge(

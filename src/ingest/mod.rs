@@ -155,6 +155,9 @@ struct Inner {
     /// Places for the bytes of long answers.
     // LIMIT: `max_list_bytes`; beyond it a long answer is replaced by 429. One that is longer needs all of them.
     list_bytes: FairPlaces,
+    /// Places for the bytes of other answers.
+    // LIMIT: `lists::ANSWER_BYTES`; a caller that has its part of them is refused with 429.
+    answer_bytes: FairPlaces,
     /// Places for batches.
     // LIMIT: `batch::BATCHES`; further ones are refused with 429.
     batches: FairPlaces,
@@ -197,6 +200,7 @@ impl Face {
             stop,
             lists: Semaphore::const_new(lists::LISTS),
             list_bytes: FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()),
+            answer_bytes: FairPlaces::new(lists::ANSWER_BYTES, metrics.answer_bytes.clone()),
             batches: FairPlaces::new(batch::BATCHES, metrics.batches.clone()),
             bodies: Places::new(bodies, metrics.read_bytes.clone()),
             listed,

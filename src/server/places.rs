@@ -112,6 +112,24 @@ impl FairPlaces {
         Some(FairPlace { _of_all: self.all.take_many(number)?, _own: own })
     }
 
+    /// Takes several places for a caller, also if they are not free.
+    #[must_use]
+    pub fn force(&self, caller: &str, number: u64) -> FairPlace {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        let mut parts = self.parts.lock();
+        parts.retain(|_, part| part.taken.get() > 0);
+        let own = (!caller.is_empty()).then(|| parts.entry(caller.into()).or_insert_with(|| self.part()));
+        let own = own.map(|part| Place::taken(number, part.taken.clone()));
+        FairPlace { _of_all: Place::taken(number, self.all.taken.clone()), _own: own }
+    }
+
+    /// Whether a caller has less than its part of the places, however many are taken by others.
+    #[must_use]
+    pub fn has_room(&self, caller: &str) -> bool {
+        // Most often no place is taken.
+        self.all.taken.get() == 0 || self.parts.lock().get(caller).is_none_or(|part| part.taken.get() < part.most)
+    }
+
     /// Half as many places, which no metric shows.
     fn part(&self) -> Places {
         let taken = IntGauge::new("part", "a part").expect("a valid name");
@@ -173,5 +191,16 @@ mod tests {
         drop(other);
         assert!(places.take("c", 500).is_some());
         assert!(places.parts.lock().len() <= 3);
+    }
+
+    #[test]
+    fn a_caller_that_has_forced_its_part_has_no_room() {
+        let places = FairPlaces::new(NonZeroUsize::new(100).unwrap(), IntGauge::new("bytes", "a test's").unwrap());
+        let (first, second) = (places.force("a", 49), places.force("a", 500));
+        assert!(!places.has_room("a") && places.has_room("b") && places.take("b", 1).is_none());
+        drop(second);
+        assert!(places.has_room("a") && places.take("b", 50).is_some());
+        drop(first);
+        assert_eq!(places.all.taken.get(), 0);
     }
 }

@@ -40,6 +40,7 @@ pub use limits::{Kind, Limit};
 pub use metrics::Metrics;
 pub use policy::{Effect, Rule, VERBS};
 pub use reviews::Review;
+pub(crate) use turns::Turns;
 pub use turns::{Fairness, Turn};
 
 pub(crate) use binding::{Extent, check_operations, check_removals};
@@ -49,7 +50,6 @@ use cache::{Answers, Key, Question, Unanswered};
 use limits::Limits;
 use metrics::{Identified, Judge, Method, Verdict};
 use reviews::Decision;
-use turns::Turns;
 
 use crate::clock::Clock;
 use crate::correlator::{KeySecret, Pattern};

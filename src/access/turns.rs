@@ -48,7 +48,7 @@ impl Fairness {
 
 /// Queue of requests. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Turns(Arc<Mutex<State>>);
+pub(crate) struct Turns(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -107,12 +107,18 @@ impl Drop for Waiting<'_> {
 
 /// The queue has no room for the caller's request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Crowded;
+pub(crate) struct Crowded;
 
 impl Turns {
     pub(super) fn new(fairness: Fairness, gauges: Gauges) -> Self {
         let (callers, round) = (HashMap::new(), VecDeque::new());
         Self(Arc::new(Mutex::new(State { fairness, callers, round, gauges })))
+    }
+
+    /// Creates a queue that no metric shows.
+    pub(crate) fn unshown(fairness: Fairness) -> Self {
+        let gauge = || IntGauge::new("queue", "a queue").expect("a valid name");
+        Self::new(fairness, Gauges { running: gauge(), waiting: gauge() })
     }
 
     /// Applies new settings. Requests that already run or wait stay.
@@ -125,7 +131,7 @@ impl Turns {
     ///
     /// # Errors
     /// When the queue, or the caller's share of it, is full.
-    pub(super) async fn take(&self, caller: &SmolStr) -> Result<Turn, Crowded> {
+    pub(crate) async fn take(&self, caller: &SmolStr) -> Result<Turn, Crowded> {
         let granted = {
             let mut state = self.0.lock();
             let state = &mut *state;

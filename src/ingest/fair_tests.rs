@@ -93,3 +93,26 @@ async fn a_caller_that_does_not_read_its_answers_gets_no_further_ones() {
     drop(unread.pop());
     assert_eq!(post("a", 100).await.status(), StatusCode::CREATED);
 }
+
+/// Fault: it was encoded by the thread that also answers probes, for seconds.
+#[tokio::test]
+async fn a_list_is_not_encoded_by_a_thread_that_answers_others() {
+    let face = shared(access::Fairness::default());
+    assert_eq!(ask(&face, "a", Method::POST, EVENTS, event("a", 1)).await.status(), StatusCode::CREATED);
+    let mut listing = Box::pin(ask(&face, "a", Method::GET, EVENTS, ""));
+    assert!(listing.as_mut().now_or_never().is_none());
+    assert_eq!(listing.await.status(), StatusCode::OK);
+}
+
+/// Fault: the lists of one caller stood before those of all others.
+#[tokio::test]
+async fn a_caller_has_half_of_the_turns_of_lists() {
+    let face = shared(access::Fairness::default());
+    let turns = [face.list_turn("a").await.unwrap(), face.list_turn("a").await.unwrap()];
+    let mut third = Box::pin(face.list_turn("a"));
+    assert!(third.as_mut().now_or_never().is_none());
+    let other = face.list_turn("b").now_or_never();
+    assert!(other.is_some_and(|turn| turn.is_ok()));
+    drop(turns);
+    assert!(third.now_or_never().is_some());
+}

@@ -7,15 +7,17 @@ use axum::http::Method;
 use axum::response::Response;
 use http_body_util::BodyExt as _;
 use smol_str::SmolStr;
-use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
+use super::form::Form;
 use super::{Face, respond};
+use crate::access::{Access, Fairness, Turn, Turns};
+use crate::event::json::EventList;
 use crate::status::Status;
 
-/// LIMIT: lists that are read from the upstream and encoded at once; further ones wait, at most for the request
-/// timeout.
-pub(super) const LISTS: usize = 4;
+/// LIMIT: lists that are read and encoded at once, of which a known caller has half; further ones wait, at most for the
+/// request timeout.
+pub(super) const LISTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 /// Bytes of a long answer, which is refused if too many of them wait.
 const LONG: u64 = 64 << 10;
 /// Bytes of an answer above which it counts. Shorter ones take no more memory than their request.
@@ -29,10 +31,22 @@ pub(super) const ANSWER_BYTES: NonZeroUsize = NonZeroUsize::new(16 << 20).unwrap
 pub(super) struct CallerName(pub(super) SmolStr);
 
 impl Face {
-    /// Waits until another list may be made.
-    pub(super) async fn list_turn(&self) -> Result<SemaphorePermit<'_>, Status> {
-        let turn = timeout(self.0.settings.request_timeout, self.0.lists.acquire()).await;
+    /// Waits until a caller may have another list made; an empty name stands for all whose name is not known.
+    pub(super) async fn list_turn(&self, caller: &str) -> Result<Turn, Status> {
+        let turn = timeout(self.0.settings.request_timeout, self.0.lists.take(&caller.into())).await;
         turn.ok().and_then(Result::ok).ok_or_else(too_many)
+    }
+
+    /// Encodes a list. YAML of a long one takes seconds, so it is encoded on a thread for blocking work, in the turn in
+    /// which it was read.
+    pub(super) async fn encoded(&self, turn: Turn, form: Form, list: EventList) -> Response {
+        let encoding = tokio::task::spawn_blocking(move || {
+            let _until_it_is_done = turn;
+            respond::list(form, &list)
+        });
+        let failed =
+            |error: tokio::task::JoinError| respond::refusal(&Status::new(500, "InternalError", error.to_string()));
+        encoding.await.unwrap_or_else(failed)
     }
 
     /// Counts an answer until its client has taken it. Refuses a long one to a GET if too many bytes wait already.
@@ -51,6 +65,12 @@ impl Face {
             Err(_) => respond::refusal(&Status::new(500, "InternalError", "the answer broke off")),
         }
     }
+}
+
+/// Creates the queue of lists. Without authentication all callers have the same name.
+pub(super) fn turns(access: &Access) -> Turns {
+    let caller_percent = if access.authenticates() { 50 } else { 100 };
+    Turns::unshown(Fairness { max_in_flight: LISTS, caller_percent, ..Fairness::default() })
 }
 
 /// Returns the size of an answer that counts until its client has taken it.

@@ -49,7 +49,6 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use prometheus::IntGauge;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceBuilder;
@@ -63,7 +62,7 @@ pub use metrics::Metrics;
 pub use respond::refusal;
 pub use settings::Settings;
 
-use crate::access::Access;
+use crate::access::{Access, Turns};
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
@@ -151,7 +150,7 @@ struct Inner {
     stop: CancellationToken,
     /// Turns of lists that are being made.
     // LIMIT: `lists::LISTS`.
-    lists: Semaphore,
+    lists: Turns,
     /// Places for the bytes of long answers.
     // LIMIT: `max_list_bytes`; beyond it a long answer is replaced by 429. One that is longer needs all of them.
     list_bytes: FairPlaces,
@@ -188,6 +187,7 @@ impl Face {
         let Shared { access, tasks, stop, listed, spool, shadow, upstream_up } = shared;
         Self(Arc::new(Inner {
             settings,
+            lists: lists::turns(&access),
             access,
             shards,
             shadow,
@@ -198,7 +198,6 @@ impl Face {
             event_log,
             watches: FairPlaces::new(settings.max_watches, metrics.watches.clone()),
             stop,
-            lists: Semaphore::const_new(lists::LISTS),
             list_bytes: FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()),
             answer_bytes: FairPlaces::new(lists::ANSWER_BYTES, metrics.answer_bytes.clone()),
             batches: FairPlaces::new(batch::BATCHES, metrics.batches.clone()),
@@ -479,8 +478,8 @@ mod tests {
             answer.status()
         };
         let mut turns = Vec::new();
-        for _ in 0..lists::LISTS {
-            turns.push(face.list_turn().await.unwrap());
+        for _ in 0..lists::LISTS.get() {
+            turns.push(face.list_turn("").await.unwrap());
         }
         assert_eq!(list().await, StatusCode::TOO_MANY_REQUESTS);
         let (status, ()) = tokio::join!(list(), async { drop(turns.pop()) });

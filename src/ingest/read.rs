@@ -67,10 +67,10 @@ pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Aske
     }
     let form = asked.form(&face)?;
     let options = options::of_list(asked.group, asked.query())?;
-    let _turn = face.list_turn().await?;
+    let turn = face.list_turn(asked.user()).await?;
     let mut list = face.0.upstream.list(asked.namespace(), &options).await?;
     add_folded(&face, &asked, &options, &mut list);
-    Ok(respond::list(form, &list))
+    Ok(face.encoded(turn, form, list).await)
 }
 
 /// Adds folded events to the last page of a list of one object's events. They have neither uid nor version, and are in

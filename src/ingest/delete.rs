@@ -137,11 +137,13 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
     let form = asked.form(&face)?;
     let list = options::of_list(asked.group, asked.query())?;
     let options = read(&face, &asked, body).await?;
+    let turn = face.list_turn(asked.user()).await?;
     let deleting = {
         let (face, namespace) = (face.clone(), asked.namespace);
-        async move { delete_listed(&face, &namespace, &list, &options).await }
+        async move { delete_listed(&face, &namespace, &list, &options).await.map(|list| (turn, list)) }
     };
-    Ok(respond::list(form, &face.to_the_end(deleting).await?))
+    let (turn, list) = face.to_the_end(deleting).await?;
+    Ok(face.encoded(turn, form, list).await)
 }
 
 async fn delete_listed(

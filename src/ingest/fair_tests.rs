@@ -116,3 +116,32 @@ async fn a_caller_has_half_of_the_turns_of_lists() {
     drop(turns);
     assert!(third.now_or_never().is_some());
 }
+
+/// Fault: they were read and encoded beside the four lists that may be.
+#[tokio::test]
+async fn everything_that_lists_events_waits_for_a_turn_of_lists() {
+    let face = shared(access::Fairness::default());
+    let mut turns = Vec::new();
+    for caller in ["a", "a", "b", "b"] {
+        turns.push(face.list_turn(caller).await.unwrap());
+    }
+    let explain = "/eventweir/v1/explain?namespace=shop&object=pod/web-0";
+    let top = "/eventweir/v1/top";
+    let asked = [(Method::GET, explain), (Method::GET, top), (Method::GET, EVENTS), (Method::DELETE, EVENTS)];
+    for (method, path) in asked {
+        let mut asking = Box::pin(ask(&face, "c", method.clone(), path, ""));
+        let is_answered = async {
+            for _ in 0..100 {
+                if asking.as_mut().now_or_never().is_some() {
+                    return true;
+                }
+                tokio::task::yield_now().await;
+            }
+            false
+        };
+        assert!(!is_answered.await, "{method} {path}");
+        turns.pop();
+        assert_eq!(asking.await.status(), StatusCode::OK, "{method} {path}");
+        turns.push(face.list_turn("b").await.unwrap());
+    }
+}

@@ -76,18 +76,21 @@ fn document(document: &impl serde::Serialize) -> Response {
 
 /// `GET /eventweir/v1/explain`
 pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
+    let _turn = face.list_turn(asked.user()).await?;
     Ok(document(&face.explain(asked.query()).await.map_err(Status::bad_request)?))
 }
 
 /// `GET /eventweir/v1/top`
 pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
     let query = TopQuery::parse(pairs(asked.query())).map_err(Status::bad_request)?;
+    let _turn = face.list_turn(asked.user()).await?;
     Ok(document(&face.top(&query)))
 }
 
 /// `GET /eventweir/v1/shadow`
 pub(super) async fn shadow(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
     let namespace = pairs(asked.query()).find(|(key, _)| key == "namespace").map(|(_, value)| value.into_owned());
+    let _turn = face.list_turn(asked.user()).await?;
     let difference = face.shadow(namespace.as_deref());
     let missing = || Status::new(404, "NotFound", "there is no second configuration (shadowFile)");
     Ok(document(&difference.ok_or_else(missing)?))

@@ -107,19 +107,7 @@ const MODULES: &[Row] = &[
     ),
     (
         "admin",
-        &[
-            "clock",
-            "correlator",
-            "deliver",
-            "event",
-            "explain",
-            "history",
-            "ingest",
-            "metrics",
-            "server",
-            "shard",
-            "upstream",
-        ],
+        &["correlator", "deliver", "event", "explain", "history", "ingest", "metrics", "server", "shard", "upstream"],
         &["arc_swap", "axum", "parking_lot", "prometheus", "tokio", "tower"],
     ),
     // Around them: what is configured, what is wired, what is asked for on the command line.

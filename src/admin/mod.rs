@@ -86,7 +86,7 @@ impl Admin {
         let limits = Arc::new(ArcSwap::from_pointee(limits));
         Registrar(&registry).register(ShardCollector::new(shards.clone(), Arc::clone(&limits)));
         Self(Arc::new(Inner {
-            passwords: Passwords::new(shards.clock().clone()),
+            passwords: Passwords::new(),
             registry,
             shards,
             monitor,

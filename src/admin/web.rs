@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::str::FromStr as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, HeaderValue};
@@ -17,12 +16,8 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::clock::{Clock, Mono};
-
 /// LIMIT: cached passwords; the least recently used one is evicted.
 const REMEMBERED: NonZeroUsize = const { NonZeroUsize::new(100).unwrap() };
-/// How long a right password is cached.
-const REMEMBERED_FOR: Duration = Duration::from_secs(300);
 
 /// The users who may use the port, and the headers of its answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -50,21 +45,20 @@ type Digest = [u8; 32];
 /// Compares passwords.
 #[derive(Debug)]
 pub(super) struct Passwords {
-    clock: Clock,
     secret: ring::hmac::Key,
-    /// Digests of right passwords, and until when they are valid.
+    /// Digests of right passwords. They do not expire, so that one in use never waits behind wrong ones.
     // LIMIT: `REMEMBERED`.
-    right: Mutex<LruCache<Digest, Mono>>,
+    right: Mutex<LruCache<Digest, ()>>,
     /// Serializes comparisons.
     turn: Arc<Semaphore>,
 }
 
 impl Passwords {
-    pub(super) fn new(clock: Clock) -> Self {
+    pub(super) fn new() -> Self {
         let secret = ring::hmac::Key::generate(ring::hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
         let secret = secret.expect("the system has random numbers");
         let right = Mutex::new(LruCache::new(REMEMBERED));
-        Self { clock, secret, right, turn: Arc::new(Semaphore::new(1)) }
+        Self { secret, right, turn: Arc::new(Semaphore::new(1)) }
     }
 
     /// Whether the request has a user of `web` with the right password.
@@ -74,10 +68,7 @@ impl Passwords {
         // Comparing with any hash makes an unknown user take as long as a known one.
         let Some(hash) = known.or_else(|| web.users.values().next()).cloned() else { return false };
         let digest = self.digest([&user, &hash, &password]);
-        let is_remembered = || {
-            let until = self.right.lock().get(&digest).copied();
-            until.is_some_and(|until| self.clock.now().mono < until)
-        };
+        let is_remembered = || self.right.lock().get(&digest).is_some();
         if known.is_some() && is_remembered() {
             return true;
         }
@@ -92,7 +83,7 @@ impl Passwords {
         });
         let is_right = compared.await.unwrap_or(false) && known.is_some();
         if is_right {
-            self.right.lock().put(digest, self.clock.now().mono.after(REMEMBERED_FOR));
+            self.right.lock().put(digest, ());
         }
         is_right
     }
@@ -132,8 +123,7 @@ mod tests {
 
     #[tokio::test]
     async fn right_passwords_are_cached_and_wrong_ones_are_not() {
-        let clock = Clock::manual(0);
-        let passwords = Passwords::new(clock.clone());
+        let passwords = Passwords::new();
         let web =
             |password: &str| Web { users: [("ann".to_owned(), hash(password))].into(), headers: HeaderMap::new() };
         let (old, new) = (web("secret"), web("other"));
@@ -143,11 +133,9 @@ mod tests {
         }
         assert_eq!(passwords.right.lock().len(), 1);
         assert!(!passwords.are_right(&new, &asking("ann:secret")).await, "the hash has changed");
-        // A cached password needs no comparison.
+        // A cached password needs no comparison. Fault: after five minutes it did, and waited behind wrong ones.
         passwords.turn.close();
         assert!(passwords.are_right(&old, &asking("ann:secret")).await);
-        clock.advance(REMEMBERED_FOR);
-        assert!(!passwords.are_right(&old, &asking("ann:secret")).await);
         assert!(!passwords.are_right(&old, &HeaderMap::new()).await);
         assert!(!passwords.are_right(&Web::default(), &asking("ann:secret")).await);
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Response, StatusCode, Uri};
-use hyper::body::Incoming;
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as HttpBody, Bytes};
 use kube::client::middleware::BaseUriLayer;
 use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -14,8 +15,9 @@ use kube::core::Status;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
+use super::lanes::Lanes;
 use super::renewed::{Identity, Renewed};
-use super::transport::{NoConnection, Transport, is_spared};
+use super::transport::{NoConnection, Protocols, https_connector, is_spared};
 use crate::clock::Clock;
 use crate::event::{ApiGroup, cut};
 use crate::upstream::answer::Failure;
@@ -158,13 +160,13 @@ impl Credentials {
 struct Link {
     cluster: Uri,
     credentials: Credentials,
-    transport: Transport,
+    lanes: Lanes,
 }
 
 impl Link {
     fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
-        let (credentials, transport) = (Credentials::of(config)?, Transport::new(config, timeout)?);
-        Ok(Self { cluster: config.cluster_url.clone(), credentials, transport })
+        let (credentials, https) = (Credentials::of(config)?, https_connector(config, Protocols::All, timeout)?);
+        Ok(Self { cluster: config.cluster_url.clone(), credentials, lanes: Lanes::over(https, timeout) })
     }
 }
 
@@ -185,8 +187,12 @@ pub(super) async fn service(
     settings: &Settings,
     clock: &Clock,
 ) -> Result<
-    impl Service<http::Request<Body>, Response = Response<Incoming>, Error = BoxError, Future: Send>
-    + Clone
+    impl Service<
+        http::Request<Body>,
+        Response = Response<impl HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + use<>>,
+        Error = BoxError,
+        Future: Send,
+    > + Clone
     + Send
     + Sync
     + use<>,
@@ -200,11 +206,17 @@ pub(super) async fn service(
         async move {
             let link = renewed.current().await;
             request.headers_mut().extend(link.credentials.headers().await?);
-            let answer = link.transport.send(request).await?;
+            let (seat, transport) = link.lanes.seat();
+            let answer = transport.send(request).await?;
             if answer.status() == StatusCode::UNAUTHORIZED {
                 renewed.refused(&link);
             }
-            Ok(answer)
+            // The body of a watch keeps its seat.
+            let keep = move |frame| {
+                let _seat = &seat;
+                frame
+            };
+            Ok(answer.map(|body| body.map_frame(keep)))
         }
     };
     Ok(ServiceBuilder::new().layer(BaseUriLayer::new(cluster)).service_fn(send))

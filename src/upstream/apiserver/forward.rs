@@ -5,8 +5,7 @@
 //! token, so ours would make us the author of each request. Impersonated requests have a forwarder of their own, with
 //! our credentials.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,24 +14,17 @@ use http::{HeaderName, Request, Response, StatusCode, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tower::BoxError;
 
 use super::connect::{Credentials, Error, Settings, classify};
+use super::lanes::{Lanes, Seat};
 use super::renewed::{Identity, Renewed};
-use super::transport::{Connector, Protocols, Transport, connector, https_connector, is_unprocessed};
+use super::transport::{Connector, Protocols, connector, https_connector, is_unprocessed};
 use crate::clock::Clock;
 use crate::status::Status;
 use crate::upstream::answer::Failure;
-
-/// LIMIT: concurrent requests of one HTTP/2 connection; further ones use the next connection. An API server allows 100,
-/// and each watch counts: beyond that, requests would wait for the end of watches.
-const STREAMS: usize = 64;
-/// LIMIT: HTTP/2 connections; further requests share the last one.
-const LANES: usize = 256;
 
 /// The body of a forwarded request: in memory, or a stream.
 pub type Outgoing = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BoxError>>;
@@ -46,26 +38,12 @@ pub struct Forwarder(Arc<Renewed<Link>>);
 struct Link {
     /// The API server's URL.
     cluster: Uri,
-    https: HttpsConnector<HttpConnector>,
-    timeout: Duration,
-    lanes: Box<[Lane]>,
+    lanes: Lanes<Outgoing>,
+    /// For requests that a pod, service or node may answer, because long headers break a connection.
+    apart: Lanes<Outgoing>,
     upgrades: Client<Connector, Outgoing>,
     /// Ours, for impersonated requests; otherwise the caller's are in the request.
     credentials: Option<Credentials>,
-}
-
-/// One HTTP/2 connection, or as many over HTTP/1.1 as requests are in flight.
-#[derive(Debug, Default)]
-struct Lane {
-    in_flight: AtomicUsize,
-    transport: OnceLock<Transport<Outgoing>>,
-}
-
-/// A request's permit on a connection. Keep it until the end of the answer's body.
-#[derive(Debug)]
-pub struct Seat {
-    link: Arc<Link>,
-    lane: usize,
 }
 
 impl Forwarder {
@@ -87,12 +65,11 @@ impl Forwarder {
     /// 400 for a path that is not valid for the API server; 503 if nothing was sent or processed, or our credentials were
     /// refused, so that any client may try again; 502 if the connection broke.
     pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
-        let apart = is_proxied(request.uri()) || request.uri().path().contains('%');
+        // An escaped path may be one of them.
+        let is_apart = is_proxied(request.uri()) || request.uri().path().contains('%');
         let link = self.0.current().await;
         let ours = link.prepare(&mut request).await?;
-        let seat = link.seat(apart);
-        let lane = &link.lanes[seat.lane];
-        let transport = lane.transport.get_or_init(|| Transport::over(link.https.clone(), link.timeout));
+        let (seat, transport) = if is_apart { &link.apart } else { &link.lanes }.seat();
         let copy = copy(&request);
         let answer = match (transport.send(request).await, copy) {
             (Err(fault), Some(copy)) if is_unprocessed(&*fault) => transport.send(copy).await,
@@ -125,36 +102,17 @@ impl Forwarder {
 
 impl Link {
     fn over(config: &kube::Config, timeout: Duration, credentials: Option<Credentials>) -> Result<Self, Error> {
+        let https = https_connector(config, Protocols::All, timeout)?;
         let upgrades = https_connector(config, Protocols::Http1, timeout)?;
         let upgrades = connector(upgrades, timeout, |_| Ok::<_, std::convert::Infallible>(()));
         Ok(Self {
             cluster: config.cluster_url.clone(),
-            https: https_connector(config, Protocols::All, timeout)?,
-            timeout,
-            lanes: std::iter::repeat_with(Lane::default).take(LANES).collect(),
+            lanes: Lanes::over(https.clone(), timeout),
+            apart: Lanes::over(https, timeout),
             // An upgraded connection is not reused.
             upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
             credentials,
         })
-    }
-
-    /// Takes a permit on the first connection that has one, or on the last if the request is kept `apart`. Those are the
-    /// requests that a pod, service or node may answer, because long headers break a connection. An escaped path may be
-    /// one of them.
-    fn seat(self: &Arc<Self>, apart: bool) -> Seat {
-        let lanes = &self.lanes;
-        let take = |lane: &&Lane| {
-            let room = |taken: usize| (taken < STREAMS).then(|| taken.saturating_add(1));
-            lane.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
-        };
-        let mut places = lanes.iter();
-        let free = if apart { places.rposition(|lane| take(&lane)) } else { places.position(|lane| take(&lane)) };
-        let lane = free.unwrap_or_else(|| {
-            let last = lanes.len().saturating_sub(1);
-            lanes[last].in_flight.fetch_add(1, Ordering::Relaxed);
-            last
-        });
-        Seat { link: Arc::clone(self), lane }
     }
 
     /// Addresses a request to the API server, and adds our credentials. Returns whether a 401 is about them.
@@ -213,12 +171,6 @@ fn at(cluster: &Uri, asked: &Uri) -> Result<Uri, InvalidUriParts> {
         PathAndQuery::try_from(format!("{prefix}{path}")).unwrap_or(path)
     });
     Uri::from_parts(parts)
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.link.lanes[self.lane].in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Returns the refusal of a request that has no answer.

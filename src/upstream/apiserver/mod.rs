@@ -9,6 +9,7 @@ mod connect;
 pub(super) mod decode;
 mod forward;
 mod history;
+mod lanes;
 mod renewed;
 pub(super) mod request;
 #[cfg(test)]
@@ -35,8 +36,9 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 pub use connect::{Error, Settings};
 pub(crate) use connect::{cause_of, checked, config};
-pub use forward::{Forwarder, Outgoing, Seat, is_impersonation};
+pub use forward::{Forwarder, Outgoing, is_impersonation};
 pub use history::News;
+pub use lanes::Seat;
 use renewed::Identity;
 pub use watch::Frames;
 

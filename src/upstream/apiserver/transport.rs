@@ -18,7 +18,7 @@ use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use kube::client::{Body, ConfigExt as _};
+use kube::client::ConfigExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use tower::util::BoxCloneSyncService;
@@ -42,7 +42,7 @@ const HEADER_BYTES: u32 = 256 << 10;
 
 /// The connections to one API server.
 #[derive(Debug)]
-pub(super) struct Transport<B = Body> {
+pub(super) struct Transport<B> {
     probe: Connector,
     /// One connection, which hyper shares. One request opens a new one while the others wait.
     http2: Client<Connector, B>,
@@ -66,15 +66,10 @@ impl<B> Transport<B>
 where
     B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    /// `timeout` limits connecting, with TLS. An HTTP/2 connection that is silent for that long, idle or not, is
+    /// Connects over `https`. `timeout` limits connecting, with TLS. An HTTP/2 connection that is silent for that long, idle or not, is
     /// pinged, and closed after half that time again. Otherwise a dead connection would fail every request until TCP
     /// closes it. HTTP/1.1 has no pings, so an idle connection is used again for that long only: once a request has
     /// failed, no dead one is left.
-    pub(super) fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
-        Ok(Self::over(https_connector(config, Protocols::All, timeout)?, timeout))
-    }
-
-    /// As [`Self::new`], over connections of `https`.
     pub(super) fn over(https: HttpsConnector<HttpConnector>, timeout: Duration) -> Self {
         let silence = timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mut builder = Client::builder(TokioExecutor::new());

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::stream;
 use http::{Response, Uri, Version};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Either, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -33,12 +34,20 @@ use crate::outbox::{Applied, Fault};
 /// LIMIT: duration of a wait in a test.
 const SOON: Duration = Duration::from_secs(30);
 
+/// Requests at once over one HTTP/2 connection, as at an API server.
+const STREAMS: u32 = 100;
+
+/// The body of an answer: whole, or without an end.
+type Answered = Either<String, StreamBody<stream::Pending<Result<Frame<Bytes>, Infallible>>>>;
+
 /// The treatment of a request.
 #[derive(Debug, Clone)]
 enum Act {
     Answer,
     /// Answers 401.
     Refuse,
+    /// Begins an answer that does not end.
+    Watch,
     /// Answers when all requests of the barrier have arrived.
     Together(Arc<Barrier>),
     /// Closes the connection.
@@ -143,7 +152,8 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
             }
             match act {
                 Act::Answer => {}
-                Act::Refuse => return Ok(Response::builder().status(401).body(String::new()).unwrap()),
+                Act::Refuse => return Ok(Response::builder().status(401).body(Either::Left(String::new())).unwrap()),
+                Act::Watch => return Ok(Response::new(Either::Right(StreamBody::new(stream::pending())))),
                 Act::Together(barrier) => {
                     barrier.wait().await;
                 }
@@ -156,10 +166,11 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
                     std::future::pending::<()>().await;
                 }
             }
-            Ok::<_, hyper::Error>(Response::builder().status(201).body(stored_json()).unwrap())
+            Ok::<_, hyper::Error>(Response::builder().status(201).body(Answered::Left(stored_json())).unwrap())
         }
     });
-    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http2().max_concurrent_streams(STREAMS);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
@@ -213,6 +224,28 @@ async fn a_burst_goes_over_one_connection_where_http2_is_offered() {
     assert_eq!(seen.requests, [(1, Version::HTTP_2); 128]);
     assert_eq!(seen.credentials, BTreeSet::from(["Bearer t".to_owned()]));
     assert_eq!(seen.agents, BTreeSet::from([concat!("eventweir/", env!("CARGO_PKG_VERSION")).to_owned()]));
+}
+
+/// Fault: 100 watches of clients took every stream of the one connection, and all other requests waited for their end.
+#[tokio::test]
+async fn more_watches_than_one_connection_allows_delay_no_other_request() {
+    const WATCHES: usize = 150;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let act = move |_| if begun.fetch_add(1, Ordering::Relaxed) < WATCHES { Act::Watch } else { Act::Answer };
+    let server = FakeApiserver::start(&["h2"], act).await;
+    let client = server.client(SOON).await;
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES {
+        watches.push(client.watch(None, &WatchOptions::default()).await.unwrap());
+    }
+    assert!(all_stored(&burst(&client, 1).await));
+    let connections = |seen: &Seen| seen.requests.iter().map(|(number, _)| *number).collect::<BTreeSet<_>>().len();
+    assert_eq!(connections(&server.seen.lock()), 3);
+    // The end of a watch makes room on its connection.
+    drop(watches);
+    assert!(all_stored(&burst(&client, 64).await));
+    let first = server.seen.lock().requests[0].0;
+    assert!(server.seen.lock().requests[WATCHES + 1..].iter().all(|(number, _)| *number == first));
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ impl Caller {
 
 /// Returns the bearer token of a request, read as the apiserver reads it (`bearertoken.AuthenticateRequest`). Any other
 /// scheme, and an empty token, count as none.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?.trim();
     let mut parts = value.splitn(3, ' ');
     let (scheme, token) = (parts.next()?, parts.next()?);

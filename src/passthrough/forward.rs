@@ -19,10 +19,20 @@ use super::{Answered, Passthrough, Unanswered, headers, refuse, unanswered};
 use crate::ingest;
 use crate::server::{Place, Tunnel};
 use crate::status::Status;
-use crate::upstream::apiserver::{Forwarder, Outgoing, Seat};
+use crate::upstream::apiserver::{Forwarder, Outgoing, Seat, Standing};
 
 /// Seconds after which a client may try again.
 const RETRY_AFTER_SECONDS: u32 = 1;
+
+/// How a request is sent on.
+struct Onward<'a> {
+    forwarder: &'a Forwarder,
+    /// Headers to add.
+    named: HeaderMap,
+    /// Hash of the caller's token.
+    token: Option<u64>,
+    standing: Standing,
+}
 
 impl Passthrough {
     pub(super) async fn forward(&self, request: Request<Body>) -> Answered {
@@ -33,23 +43,30 @@ impl Passthrough {
 
     /// Forwards a request. Returns the refusal if the apiserver does not answer.
     pub(super) async fn send(&self, parts: Parts, body: Outgoing) -> Result<Response, Unanswered> {
-        let (forwarder, named) = self.route(&parts).await?;
+        let Onward { forwarder, named, token, standing } = self.onward(&parts).await?;
         let Some(place) = self.0.in_flight.take() else {
             return Err((Kind::Refused, full("passthrough.maxInFlight").into()));
         };
-        let is_watch = is_watch(&parts.uri);
-        let (answer, seat) = forwarder.send(outgoing(parts, body, named)).await.map_err(failed)?;
+        let (is_watch, method) = (is_watch(&parts.uri), parts.method.clone());
+        let (answer, seat) = forwarder.send(outgoing(parts, body, named), standing).await.map_err(failed)?;
+        if let Some(token) = token {
+            self.0.tokens.note(token, &method, answer.status());
+        }
         Ok(self.answered(answer, place, Some(seat), is_watch))
     }
 
-    /// Returns the forwarder for a request's credentials, and headers to add.
-    async fn route(&self, parts: &Parts) -> Result<(&Forwarder, HeaderMap), Unanswered> {
+    /// Returns how a request is sent on, by its credentials.
+    async fn onward(&self, parts: &Parts) -> Result<Onward<'_>, Unanswered> {
         if !has_certificate_alone(parts) {
-            return Ok((&self.0.forwarder, HeaderMap::new()));
+            let token = self.0.tokens.hash(&parts.headers);
+            let is_accepted = token.is_some_and(|token| self.0.tokens.accepts(token));
+            let standing = if is_accepted { Standing::Accepted } else { Standing::Unknown };
+            return Ok(Onward { forwarder: &self.0.forwarder, named: HeaderMap::new(), token, standing });
         }
         let refused = |status: Status| (Kind::Refused, status.into());
         let impersonator = self.0.impersonator.as_ref().ok_or_else(|| refused(certificate_alone()))?;
-        Ok((&impersonator.forwarder, impersonator.name(parts).await.map_err(refused)?))
+        let named = impersonator.name(parts).await.map_err(refused)?;
+        Ok(Onward { forwarder: &impersonator.forwarder, named, token: None, standing: Standing::Accepted })
     }
 
     /// Whether a request has credentials that can be forwarded, or its user can be impersonated.
@@ -71,8 +88,8 @@ impl Passthrough {
     pub(super) async fn tunnel(&self, mut request: Request<Body>) -> Answered {
         let client = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
-        let (forwarder, named) = match self.route(&parts).await {
-            Ok(route) => route,
+        let Onward { forwarder, named, .. } = match self.onward(&parts).await {
+            Ok(onward) => onward,
             Err(refusal) => return unanswered(refusal),
         };
         let Some(place) = self.0.upgrades.take() else {

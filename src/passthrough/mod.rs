@@ -17,6 +17,7 @@ mod forward;
 mod headers;
 mod impersonate;
 mod metrics;
+mod tokens;
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::status::Status;
 use crate::upstream::apiserver::Forwarder;
 use events::Names;
 use metrics::Kind;
+use tokens::Tokens;
 
 /// Settings of pass-through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +63,7 @@ struct Inner {
     settings: Settings,
     forwarder: Forwarder,
     impersonator: Option<Impersonator>,
+    tokens: Tokens,
     metrics: Metrics,
     in_flight: Places,
     upgrades: Places,
@@ -92,6 +95,7 @@ impl Passthrough {
             settings,
             forwarder,
             impersonator,
+            tokens: Tokens::new(),
             metrics,
             in_flight,
             upgrades,

@@ -61,6 +61,7 @@ mod passthrough;
 mod passthrough_callers;
 mod passthrough_doubt;
 mod passthrough_impersonation;
+mod passthrough_shares;
 mod passthrough_streams;
 // Admission.
 mod admission;

@@ -29,6 +29,15 @@ use crate::upstream::answer::Failure;
 /// The body of a forwarded request: in memory, or a stream.
 pub type Outgoing = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BoxError>>;
 
+/// What is known of a request's credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// The API server has accepted them before, or they are ours.
+    Accepted,
+    /// None, or the API server has not accepted them yet.
+    Unknown,
+}
+
 /// Forwards requests; clones share its connections.
 #[derive(Debug, Clone)]
 pub struct Forwarder(Arc<Renewed<Link>>);
@@ -41,6 +50,9 @@ struct Link {
     lanes: Lanes<Outgoing>,
     /// For requests that a pod, service or node may answer, because long headers break a connection.
     apart: Lanes<Outgoing>,
+    /// For requests with unknown credentials: since Kubernetes 1.29, the API server ends the connection of each one that
+    /// it does not accept (`UnauthenticatedHTTP2DOSMitigation`).
+    unknown: Lanes<Outgoing>,
     upgrades: Client<Connector, Outgoing>,
     /// Ours, for impersonated requests; otherwise the caller's are in the request.
     credentials: Option<Credentials>,
@@ -64,12 +76,20 @@ impl Forwarder {
     /// # Errors
     /// 400 for a path that is not valid for the API server; 503 if nothing was sent or processed, or our credentials were
     /// refused, so that any client may try again; 502 if the connection broke.
-    pub async fn send(&self, mut request: Request<Outgoing>) -> Result<(Response<Incoming>, Seat), Box<Status>> {
-        // An escaped path may be one of them.
-        let is_apart = is_proxied(request.uri()) || request.uri().path().contains('%');
+    pub async fn send(
+        &self,
+        mut request: Request<Outgoing>,
+        standing: Standing,
+    ) -> Result<(Response<Incoming>, Seat), Box<Status>> {
         let link = self.0.current().await;
+        let lanes = match standing {
+            Standing::Unknown => &link.unknown,
+            // An escaped path may be one of them.
+            Standing::Accepted if is_proxied(request.uri()) || request.uri().path().contains('%') => &link.apart,
+            Standing::Accepted => &link.lanes,
+        };
         let ours = link.prepare(&mut request).await?;
-        let (seat, transport) = if is_apart { &link.apart } else { &link.lanes }.seat();
+        let (seat, transport) = lanes.seat();
         let copy = copy(&request);
         let answer = match (transport.send(request).await, copy) {
             (Err(fault), Some(copy)) if is_unprocessed(&*fault) => transport.send(copy).await,
@@ -108,7 +128,8 @@ impl Link {
         Ok(Self {
             cluster: config.cluster_url.clone(),
             lanes: Lanes::over(https.clone(), timeout),
-            apart: Lanes::over(https, timeout),
+            apart: Lanes::over(https.clone(), timeout),
+            unknown: Lanes::over(https, timeout),
             // An upgraded connection is not reused.
             upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
             credentials,

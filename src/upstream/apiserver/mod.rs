@@ -36,7 +36,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 pub use connect::{Error, Settings};
 pub(crate) use connect::{cause_of, checked, config};
-pub use forward::{Forwarder, Outgoing, is_impersonation};
+pub use forward::{Forwarder, Outgoing, Standing, is_impersonation};
 pub use history::News;
 pub use lanes::Seat;
 use renewed::Identity;

@@ -12,8 +12,12 @@ use prometheus::IntCounter;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::BoxError;
 
-use crate::server::Place;
+use crate::server::FairPlace;
 use crate::upstream::apiserver::{Outgoing, Seat};
+
+/// Bytes of the end of an answer that wait for their client without a place. Others' places must not depend on a client
+/// that does not read: the Status of a 401 is shorter.
+const SHORT: usize = 4 << 10;
 
 /// Wraps a buffered body.
 pub(super) fn whole(bytes: Bytes) -> Outgoing {
@@ -35,14 +39,14 @@ pub(super) fn begun(first: Bytes, rest: Body) -> Outgoing {
     Either::Right(StreamBody::new(frames).map_err(BoxError::from).boxed_unsync())
 }
 
-/// A streamed response body of the apiserver. Holds its place and seat until it is dropped.
+/// A streamed response body of the apiserver.
 pub(super) struct Streamed {
     pub(super) body: Incoming,
     pub(super) bytes: IntCounter,
     /// Ends a watch when the program stops.
     pub(super) stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    pub(super) _place: Place,
-    pub(super) _seat: Option<Seat>,
+    /// Kept until the client has all of it, or all but the last [`SHORT`] bytes.
+    pub(super) place: Option<(FairPlace, Option<Seat>)>,
 }
 
 /// Ends a watch: the program stops.
@@ -63,6 +67,9 @@ impl HttpBody for Streamed {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(data) = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()) {
             self.bytes.inc_by(data.len() as u64);
+            if data.len() <= SHORT && (self.body.is_end_stream() || self.body.size_hint().exact() == Some(0)) {
+                self.place = None;
+            }
         }
         Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
     }

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use smol_str::{SmolStr, ToSmolStr as _, format_smolstr};
 use tokio::io::copy_bidirectional;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +18,7 @@ use super::impersonate::has_certificate_alone;
 use super::metrics::Kind;
 use super::{Answered, Passthrough, Unanswered, headers, refuse, unanswered};
 use crate::ingest;
-use crate::server::{Place, Tunnel};
+use crate::server::{FairPlace, Peer, Tunnel};
 use crate::status::Status;
 use crate::upstream::apiserver::{Forwarder, Outgoing, Seat, Standing};
 
@@ -29,6 +30,8 @@ struct Onward<'a> {
     forwarder: &'a Forwarder,
     /// Headers to add.
     named: HeaderMap,
+    /// Name under which the caller has its share of the places: the address, if the apiserver has not accepted its token.
+    caller: SmolStr,
     /// Hash of the caller's token.
     token: Option<u64>,
     standing: Standing,
@@ -43,8 +46,8 @@ impl Passthrough {
 
     /// Forwards a request. Returns the refusal if the apiserver does not answer.
     pub(super) async fn send(&self, parts: Parts, body: Outgoing) -> Result<Response, Unanswered> {
-        let Onward { forwarder, named, token, standing } = self.onward(&parts).await?;
-        let Some(place) = self.0.in_flight.take() else {
+        let Onward { forwarder, named, caller, token, standing } = self.onward(&parts).await?;
+        let Some(place) = self.0.in_flight.take(&caller, 1) else {
             return Err((Kind::Refused, full("passthrough.maxInFlight").into()));
         };
         let (is_watch, method) = (is_watch(&parts.uri), parts.method.clone());
@@ -57,16 +60,23 @@ impl Passthrough {
 
     /// Returns how a request is sent on, by its credentials.
     async fn onward(&self, parts: &Parts) -> Result<Onward<'_>, Unanswered> {
+        let peer = parts.extensions.get::<Peer>();
         if !has_certificate_alone(parts) {
+            let address = peer.and_then(|peer| peer.address);
             let token = self.0.tokens.hash(&parts.headers);
-            let is_accepted = token.is_some_and(|token| self.0.tokens.accepts(token));
-            let standing = if is_accepted { Standing::Accepted } else { Standing::Unknown };
-            return Ok(Onward { forwarder: &self.0.forwarder, named: HeaderMap::new(), token, standing });
+            let (caller, standing) = match token.filter(|token| self.0.tokens.accepts(*token)) {
+                Some(token) => (format_smolstr!("{token:x}"), Standing::Accepted),
+                None => (address.map(|address| address.ip().to_smolstr()).unwrap_or_default(), Standing::Unknown),
+            };
+            return Ok(Onward { forwarder: &self.0.forwarder, named: HeaderMap::new(), caller, token, standing });
         }
         let refused = |status: Status| (Kind::Refused, status.into());
         let impersonator = self.0.impersonator.as_ref().ok_or_else(|| refused(certificate_alone()))?;
+        let certificate = peer.and_then(|peer| peer.certificate.as_ref());
         let named = impersonator.name(parts).await.map_err(refused)?;
-        Ok(Onward { forwarder: &impersonator.forwarder, named, token: None, standing: Standing::Accepted })
+        let (forwarder, standing) = (&impersonator.forwarder, Standing::Accepted);
+        let caller = certificate.map(|certificate| certificate.common_name.to_smolstr()).unwrap_or_default();
+        Ok(Onward { forwarder, named, caller, token: None, standing })
     }
 
     /// Whether a request has credentials that can be forwarded, or its user can be impersonated.
@@ -75,24 +85,30 @@ impl Passthrough {
     }
 
     /// Converts the apiserver's answer for the client.
-    fn answered(&self, answer: http::Response<Incoming>, place: Place, seat: Option<Seat>, is_watch: bool) -> Response {
+    fn answered(
+        &self,
+        answer: http::Response<Incoming>,
+        place: FairPlace,
+        seat: Option<Seat>,
+        is_watch: bool,
+    ) -> Response {
         let (mut parts, body) = answer.into_parts();
         parts.version = http::Version::HTTP_11;
         parts.headers = headers::of_answer(parts.headers);
         let stopped = is_watch.then(|| Box::pin(self.0.stop.clone().cancelled_owned()));
         let bytes = self.0.metrics.bytes.clone();
-        Response::from_parts(parts, Body::new(Streamed { body, bytes, stopped, _place: place, _seat: seat }))
+        Response::from_parts(parts, Body::new(Streamed { body, bytes, stopped, place: Some((place, seat)) }))
     }
 
     /// Forwards a request that asks for another protocol, and opens a tunnel if the apiserver agrees.
     pub(super) async fn tunnel(&self, mut request: Request<Body>) -> Answered {
         let client = hyper::upgrade::on(&mut request);
         let (parts, body) = request.into_parts();
-        let Onward { forwarder, named, .. } = match self.onward(&parts).await {
+        let Onward { forwarder, named, caller, .. } = match self.onward(&parts).await {
             Ok(onward) => onward,
             Err(refusal) => return unanswered(refusal),
         };
-        let Some(place) = self.0.upgrades.take() else {
+        let Some(place) = self.0.upgrades.take(&caller, 1) else {
             return refuse(&full("passthrough.maxUpgrades"));
         };
         let protocols: Vec<HeaderValue> = parts.headers.get_all(UPGRADE).iter().cloned().collect();
@@ -135,7 +151,7 @@ fn outgoing(parts: Parts, body: Outgoing, named: HeaderMap) -> Request<Outgoing>
 }
 
 /// Copies bytes both ways until both sides have closed, one of them fails, or the program stops.
-async fn copy(client: OnUpgrade, apiserver: OnUpgrade, stop: CancellationToken, place: Place) {
+async fn copy(client: OnUpgrade, apiserver: OnUpgrade, stop: CancellationToken, place: FairPlace) {
     let copying = async {
         let (client, apiserver) = tokio::try_join!(client, apiserver).map_err(std::io::Error::other)?;
         copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(apiserver)).await

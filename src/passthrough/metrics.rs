@@ -26,7 +26,7 @@ labelled! {
 #[derive(Debug, Clone)]
 pub struct Metrics {
     requests: [IntCounter; Kind::ALL.len()],
-    /// Requests in flight to the apiserver, until the whole response body is sent.
+    /// Requests in flight to the apiserver, until the response body is sent, or all but its last bytes.
     pub(super) in_flight: IntGauge,
     /// Open tunnels.
     pub(super) tunnels: IntGauge,

@@ -34,7 +34,7 @@ pub use impersonate::Impersonator;
 pub use metrics::Metrics;
 
 use crate::event::ApiGroup;
-use crate::server::{Answer, Origins, Places};
+use crate::server::{Answer, FairPlaces, Origins, Places};
 use crate::status::Status;
 use crate::upstream::apiserver::Forwarder;
 use events::Names;
@@ -44,9 +44,10 @@ use tokens::Tokens;
 /// Settings of pass-through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// LIMIT: requests in flight to the apiserver, watches included; further ones are refused with 429.
+    /// LIMIT: requests in flight to the apiserver, watches included; further ones, and those over half for one caller,
+    /// are refused with 429.
     pub max_in_flight: NonZeroUsize,
-    /// LIMIT: upgraded connections at once; further ones are refused with 429.
+    /// LIMIT: upgraded connections at once; further ones, and those over half for one caller, are refused with 429.
     pub max_upgrades: NonZeroUsize,
     /// LIMIT: bytes of an event that are buffered until ingest has answered; a larger body is forwarded.
     pub max_body_bytes: usize,
@@ -65,8 +66,8 @@ struct Inner {
     impersonator: Option<Impersonator>,
     tokens: Tokens,
     metrics: Metrics,
-    in_flight: Places,
-    upgrades: Places,
+    in_flight: FairPlaces,
+    upgrades: FairPlaces,
     /// Bytes of buffered events, which ingest counts too. A body without a place is forwarded.
     bodies: Places,
     forwarded: Names,
@@ -88,8 +89,8 @@ impl Passthrough {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let in_flight = Places::new(settings.max_in_flight, metrics.in_flight.clone());
-        let upgrades = Places::new(settings.max_upgrades, metrics.tunnels.clone());
+        let in_flight = FairPlaces::new(settings.max_in_flight, metrics.in_flight.clone());
+        let upgrades = FairPlaces::new(settings.max_upgrades, metrics.tunnels.clone());
         let forwarded = Names::new();
         Self(Arc::new(Inner {
             settings,

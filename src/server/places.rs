@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
@@ -79,61 +80,76 @@ impl Place {
 #[derive(Debug)]
 pub struct FairPlaces {
     all: Places,
-    /// The places of each caller.
-    // LIMIT: callers that have a place.
-    parts: Mutex<HashMap<SmolStr, Places>>,
+    parts: Parts,
 }
+
+/// The number of places of each caller.
+// LIMIT: callers that have a place.
+type Parts = Arc<Mutex<HashMap<SmolStr, i64>>>;
 
 /// A taken place, or several; dropping it frees them.
 #[derive(Debug)]
 pub struct FairPlace {
     _of_all: Place,
-    /// The same places of the caller's part.
-    _own: Option<Place>,
+    caller: SmolStr,
+    /// The number of places of the caller's part.
+    number: i64,
+    parts: Parts,
 }
 
 impl FairPlaces {
     /// Creates `most` places; the gauge shows how many are taken, and counts them.
     pub fn new(most: NonZeroUsize, taken: IntGauge) -> Self {
-        Self { all: Places::new(most, taken), parts: Mutex::default() }
+        Self { all: Places::new(most, taken), parts: Parts::default() }
     }
 
     /// Takes several places for a caller; an empty name stands for all whose name is not known, who may take all. A
     /// number larger than that of all places, or of the caller's part, needs all of them.
     #[must_use]
     pub fn take(&self, caller: &str, number: u64) -> Option<FairPlace> {
+        let most = self.most(caller);
+        let own = i64::try_from(number).unwrap_or(i64::MAX).min(most);
         let mut parts = self.parts.lock();
-        parts.retain(|_, part| part.taken.get() > 0);
-        let mut own = None;
-        if !caller.is_empty() {
-            let part = parts.entry(caller.into()).or_insert_with(|| self.part());
-            own = Some(part.take_many(number)?);
+        let taken = parts.get(caller).copied().unwrap_or_default();
+        if taken + own > most {
+            return None;
         }
-        Some(FairPlace { _of_all: self.all.take_many(number)?, _own: own })
+        let of_all = self.all.take_many(number)?;
+        let caller = SmolStr::from(caller);
+        parts.insert(caller.clone(), taken + own);
+        Some(FairPlace { _of_all: of_all, caller, number: own, parts: Arc::clone(&self.parts) })
     }
 
     /// Takes several places for a caller, also if they are not free.
     #[must_use]
     pub fn force(&self, caller: &str, number: u64) -> FairPlace {
-        let number = i64::try_from(number).unwrap_or(i64::MAX);
-        let mut parts = self.parts.lock();
-        parts.retain(|_, part| part.taken.get() > 0);
-        let own = (!caller.is_empty()).then(|| parts.entry(caller.into()).or_insert_with(|| self.part()));
-        let own = own.map(|part| Place::taken(number, part.taken.clone()));
-        FairPlace { _of_all: Place::taken(number, self.all.taken.clone()), _own: own }
+        let (caller, number) = (SmolStr::from(caller), i64::try_from(number).unwrap_or(i64::MAX));
+        *self.parts.lock().entry(caller.clone()).or_default() += number;
+        let of_all = Place::taken(number, self.all.taken.clone());
+        FairPlace { _of_all: of_all, caller, number, parts: Arc::clone(&self.parts) }
     }
 
     /// Whether a caller has less than its part of the places, however many are taken by others.
     #[must_use]
     pub fn has_room(&self, caller: &str) -> bool {
         // Most often no place is taken.
-        self.all.taken.get() == 0 || self.parts.lock().get(caller).is_none_or(|part| part.taken.get() < part.most)
+        self.all.taken.get() == 0 || self.parts.lock().get(caller).is_none_or(|taken| *taken < self.most(caller))
     }
 
-    /// Half as many places, which no metric shows.
-    fn part(&self) -> Places {
-        let taken = IntGauge::new("part", "a part").expect("a valid name");
-        Places { most: (self.all.most / 2).max(1), taken }
+    /// The most places of a caller.
+    fn most(&self, caller: &str) -> i64 {
+        if caller.is_empty() { self.all.most } else { (self.all.most / 2).max(1) }
+    }
+}
+
+impl Drop for FairPlace {
+    fn drop(&mut self) {
+        let mut parts = self.parts.lock();
+        let Some(taken) = parts.get_mut(&self.caller) else { return };
+        *taken -= self.number;
+        if *taken == 0 {
+            parts.remove(&self.caller);
+        }
     }
 }
 
@@ -190,7 +206,7 @@ mod tests {
         assert!(places.take("a", 500).is_none() && places.take("", 50).is_some(), "it needs all");
         drop(other);
         assert!(places.take("c", 500).is_some());
-        assert!(places.parts.lock().len() <= 3);
+        assert!(places.parts.lock().is_empty());
     }
 
     #[test]

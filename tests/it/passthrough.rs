@@ -431,7 +431,8 @@ async fn requests_over_the_limit_are_refused_with_429() {
         }
     })
     .await;
-    let program = behind.program("maxInFlight: 2", "").await;
+    // One caller has half.
+    let program = behind.program("maxInFlight: 4", "").await;
     let held: Vec<_> = [program.client().await, program.client().await]
         .into_iter()
         .map(|mut client: Client| {

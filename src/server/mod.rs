@@ -18,7 +18,7 @@ mod tests;
 pub mod tls;
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +29,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use futures_util::FutureExt as _;
+use futures_util::future::Either;
 use http::header::CONNECTION;
-use http::{HeaderValue, Method, Request, Version};
+use http::{HeaderValue, Method, Request, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -61,6 +62,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LINGER: Duration = Duration::from_millis(250);
 /// Bytes of a header over HTTP/1.1. The longest URI has 64 KiB.
 const HEADER_BYTES: usize = 96 << 10;
+/// LIMIT: fields of a request's header over HTTP/2, as hyper's over HTTP/1.1; 431 beyond it. HPACK sends one in a byte,
+/// and it takes a hundred bytes of memory.
+const HEADER_FIELDS: usize = 100;
 /// Timeout for an HTTP/2 client to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -332,6 +336,11 @@ fn service(
     Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
 > {
     service_fn(move |mut request: Request<Incoming>| {
+        if request.headers().len() > HEADER_FIELDS {
+            let mut refusal = Response::default();
+            *refusal.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            return Either::Left(ready(Ok(refusal)));
+        }
         request.extensions_mut().insert(peer.clone());
         let (version, is_get) = (request.version(), request.method() == Method::GET);
         progress.version.get_or_init(|| version);
@@ -345,7 +354,7 @@ fn service(
         } else {
             request.map(Body::new)
         };
-        answer.clone().run(request).map(move |mut response| {
+        Either::Right(answer.clone().run(request).map(move |mut response| {
             let Some(running) = running else {
                 // An upgrade has set the header already.
                 if closing.is_cancelled() {
@@ -358,7 +367,7 @@ fn service(
                 return Ok(response);
             };
             Ok(response.map(|body| running.pieces(body)))
-        })
+        }))
     })
 }
 

@@ -13,7 +13,7 @@ use super::{Place, Places};
 
 /// Bytes of a short body. Longer ones leave half of all memory to short ones, which most events are.
 const SHORT: usize = 16 << 10;
-/// Bytes that the first piece of a body counts at least.
+/// Bytes that a body counts at least, also before its first one: the header of its request is in memory too.
 const LEAST: usize = 1 << 10;
 
 /// Result of reading a body.
@@ -57,7 +57,7 @@ impl Reading {
     /// Takes places for all bytes that were read, of which there are so many. Returns whether they were free.
     #[must_use]
     pub fn covers(&mut self, bytes: usize) -> bool {
-        if bytes <= self.number {
+        if bytes <= self.number && self.place.is_some() {
             return true;
         }
         if bytes > SHORT && !self.places.is_half_free() {
@@ -96,6 +96,9 @@ pub async fn read(mut body: Body, limit: usize, time: Duration, places: &Places)
     let mut reading = Reading::new(places.clone());
     if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
         return Read::Begun(Unread::TooLarge, Bytes::new(), body);
+    }
+    if body.is_end_stream() {
+        return Read::Whole(Bytes::new());
     }
     // The first piece is most often the only one. Further ones are copied, because each may be a small part of a buffer.
     let (mut first, mut joined) = (Bytes::new(), BytesMut::new());
@@ -174,6 +177,20 @@ mod tests {
             assert_eq!(all(read(body, 10, SOON, &places).await).await, (why, expected.to_owned()));
             assert_eq!(taken.get(), 0);
         }
+    }
+
+    /// Fault: requests without a first byte of their body were not limited.
+    #[tokio::test]
+    async fn a_body_counts_before_its_first_byte() {
+        let (places, taken) = places(LEAST);
+        let pending = || Body::from_stream(stream::pending::<std::io::Result<&str>>());
+        let mut first = Box::pin(read(pending(), 10, SOON, &places));
+        assert!(first.as_mut().now_or_never().is_none());
+        let second = read(pending(), 10, SOON, &places).now_or_never();
+        assert!(matches!(second, Some(Read::Begun(Unread::Full, ..))));
+        assert!(matches!(read(Body::empty(), 10, SOON, &places).now_or_never(), Some(Read::Whole(_))));
+        drop(first);
+        assert_eq!(taken.get(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -168,6 +168,8 @@ fn headers(right: &str) -> Vec<Row<Vec<(&'static str, String)>>> {
         ("another host", one("host", "evil.example"), Code(403)),
         ("another origin", one("origin", "http://evil.example"), Code(403)),
         ("another site", one("sec-fetch-site", "cross-site"), Code(403)),
+        // Fault: the fields of 107 KiB took 10 MiB of memory.
+        ("101 fields", vec![("a", "b".to_owned()); 101], Code(431)),
         ("20 kB", one("a", &"x".repeat(20_000)), Code(431)),
     ]
 }

@@ -332,10 +332,9 @@ impl App {
             body_timeout: config.ingest.request_timeout,
         };
         let impersonator = apiserver.impersonator().cloned();
-        let impersonator =
-            impersonator.map(|forwarder| passthrough::Impersonator { forwarder, access: self.access.clone() });
+        let callers = passthrough::Callers { access: self.access.clone(), forwarder, impersonator };
         let (tasks, stop) = (self.tasks.clone(), self.stop_serving.clone());
-        Ok(Some(Passthrough::new(settings, forwarder, impersonator, metrics, bodies, tasks, stop)))
+        Ok(Some(Passthrough::new(settings, callers, metrics, bodies, tasks, stop)))
     }
 
     /// Runs a task that must not end before the stop. If it does, the program ends: a restarted pod is better than one

@@ -75,7 +75,12 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
         head.extensions.insert(caller);
         return Ok(None);
     }
-    let caller = access.identify(head.extensions.get::<Peer>(), &head.headers).await.map_err(unasked)?;
+    // Pass-through identifies callers before it reads bodies.
+    let identified = match head.extensions.remove::<Result<Caller, Status>>() {
+        Some(identified) => identified,
+        None => access.identify(head.extensions.get::<Peer>(), &head.headers).await,
+    };
+    let caller = identified.map_err(unasked)?;
     // Impersonation is not supported, and the request must not run in the caller's own name.
     if let Some(user) = head.headers.get(IMPERSONATE) {
         let name = String::from_utf8_lossy(user.as_bytes()).into();

@@ -15,13 +15,14 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::body::{begun, whole};
+use super::body::{begun, streamed, whole};
 use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::Unable;
 use crate::server::{Answer, Read, read};
 use crate::status::Status;
+use crate::upstream::apiserver::Outgoing;
 
 /// LIMIT: names of forwarded events; beyond it the least recently used one is evicted. Its client is then answered 404
 /// and posts the event again.
@@ -33,8 +34,18 @@ const PROTOBUF: &[u8] = b"k8s\0";
 impl Passthrough {
     /// Answers a write of events.
     pub(super) async fn write<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
-        let (parts, body) = request.into_parts();
-        let settings = &self.0.settings;
+        let (mut parts, body) = request.into_parts();
+        let (settings, access) = (&self.0.settings, &self.0.callers.access);
+        if access.authenticates() {
+            let identified = access.identify(parts.extensions.get(), &parts.headers).await;
+            let is_known = identified.is_ok();
+            parts.extensions.insert(identified);
+            if !is_known {
+                // Ingest refuses it. A body that it does not read takes no room from other callers' events.
+                let answer = S::clone(face).run(Request::from_parts(parts.clone(), Body::empty())).await;
+                return self.fall_back(answer, parts, streamed(body)).await;
+            }
+        }
         let body = match read(body, settings.max_body_bytes, settings.body_timeout, &self.0.bodies).await {
             Read::Whole(body) => body,
             Read::Begun(_, first, rest) => {
@@ -58,17 +69,22 @@ impl Passthrough {
             };
         }
         let answer = S::clone(face).run(asked).await;
-        if !is_forwarded(&parts.method, &answer) || !self.is_forwardable(&parts) {
-            return (Kind::Events, answer);
-        }
         let path = parts.uri.path().to_owned();
-        let forwarded = self.send(parts, whole(body.clone())).await;
-        if let (Some(Events { group, namespace, name: None }), Ok(StatusCode::CREATED)) =
-            (Events::of(&path), forwarded.as_ref().map(Response::status))
+        let (kind, answer) = self.fall_back(answer, parts, whole(body.clone())).await;
+        if let (Some(Events { group, namespace, name: None }), Kind::Fallback, StatusCode::CREATED) =
+            (Events::of(&path), kind, answer.status())
         {
             self.0.forwarded.insert(group, namespace, &body);
         }
-        match forwarded {
+        (kind, answer)
+    }
+
+    /// Forwards a write to which ingest gives this answer, if the apiserver might accept it.
+    async fn fall_back(&self, answer: Response, parts: Parts, body: Outgoing) -> Answered {
+        if !is_forwarded(&parts.method, &answer) || !self.is_forwardable(&parts) {
+            return (Kind::Events, answer);
+        }
+        match self.send(parts, body).await {
             Ok(forwarded) => (Kind::Fallback, forwarded),
             // The apiserver may have stored the event. After the answer of ingest, its client would send it again.
             Err((kind, status)) if status.code == StatusCode::BAD_GATEWAY => unanswered((kind, status)),

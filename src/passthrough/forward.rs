@@ -68,20 +68,25 @@ impl Passthrough {
                 Some(token) => (format_smolstr!("{token:x}"), Standing::Accepted),
                 None => (address.map(|address| address.ip().to_smolstr()).unwrap_or_default(), Standing::Unknown),
             };
-            return Ok(Onward { forwarder: &self.0.forwarder, named: HeaderMap::new(), caller, token, standing });
+            return Ok(Onward {
+                forwarder: &self.0.callers.forwarder,
+                named: HeaderMap::new(),
+                caller,
+                token,
+                standing,
+            });
         }
         let refused = |status: Status| (Kind::Refused, status.into());
-        let impersonator = self.0.impersonator.as_ref().ok_or_else(|| refused(certificate_alone()))?;
+        let forwarder = self.0.callers.impersonator.as_ref().ok_or_else(|| refused(certificate_alone()))?;
         let certificate = peer.and_then(|peer| peer.certificate.as_ref());
-        let named = impersonator.name(parts).await.map_err(refused)?;
-        let (forwarder, standing) = (&impersonator.forwarder, Standing::Accepted);
+        let named = self.0.callers.name(parts).await.map_err(refused)?;
         let caller = certificate.map(|certificate| certificate.common_name.to_smolstr()).unwrap_or_default();
-        Ok(Onward { forwarder, named, caller, token: None, standing })
+        Ok(Onward { forwarder, named, caller, token: None, standing: Standing::Accepted })
     }
 
     /// Whether a request has credentials that can be forwarded, or its user can be impersonated.
     pub(super) fn is_forwardable(&self, parts: &Parts) -> bool {
-        self.0.impersonator.is_some() || !has_certificate_alone(parts)
+        self.0.callers.impersonator.is_some() || !has_certificate_alone(parts)
     }
 
     /// Converts the apiserver's answer for the client.

@@ -14,16 +14,19 @@ use crate::upstream::apiserver::Forwarder;
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
 
-/// Sends requests in the name of other users.
+/// How callers are known to eventweir and to the apiserver.
 #[derive(Debug)]
-pub struct Impersonator {
-    /// Sends eventweir's own credentials.
-    pub forwarder: Forwarder,
-    /// Identifies the user of a certificate.
+pub struct Callers {
+    /// Identifies the callers of events, and the users of certificates.
     pub access: Access,
+    /// Sends the caller's token.
+    pub forwarder: Forwarder,
+    /// Sends eventweir's own credentials, to impersonate callers. Without it, requests of clients that have only a
+    /// certificate are refused.
+    pub impersonator: Option<Forwarder>,
 }
 
-impl Impersonator {
+impl Callers {
     /// Returns the headers that name the user of a request's certificate.
     ///
     /// # Errors

@@ -8,8 +8,9 @@
 //!
 //! Requests that a web page of another origin makes a browser send are refused first, on every path.
 //!
-//! Pass-through authenticates only callers that it impersonates. The apiserver authenticates others by their token, and
-//! the layers of ingest authenticate callers of events. An event that these layers refuse is not forwarded.
+//! Pass-through authenticates only callers that it impersonates, and callers of events before it reads them. The
+//! apiserver authenticates others by their token. The layers of ingest authorise callers of events. An event that these
+//! layers refuse is not forwarded.
 
 mod body;
 mod events;
@@ -30,13 +31,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::service_fn;
 
-pub use impersonate::Impersonator;
+pub use impersonate::Callers;
 pub use metrics::Metrics;
 
 use crate::event::ApiGroup;
 use crate::server::{Answer, FairPlaces, Origins, Places};
 use crate::status::Status;
-use crate::upstream::apiserver::Forwarder;
 use events::Names;
 use metrics::Kind;
 use tokens::Tokens;
@@ -62,8 +62,7 @@ pub struct Passthrough(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
-    forwarder: Forwarder,
-    impersonator: Option<Impersonator>,
+    callers: Callers,
     tokens: Tokens,
     metrics: Metrics,
     in_flight: FairPlaces,
@@ -78,12 +77,10 @@ struct Inner {
 }
 
 impl Passthrough {
-    /// Pass-through to the apiserver of `forwarder`, until `stop`. Without `impersonator`, requests of clients that have
-    /// only a certificate are refused.
+    /// Pass-through to the apiserver of `callers`, until `stop`.
     pub fn new(
         settings: Settings,
-        forwarder: Forwarder,
-        impersonator: Option<Impersonator>,
+        callers: Callers,
         metrics: Metrics,
         bodies: Places,
         tasks: TaskTracker,
@@ -94,8 +91,7 @@ impl Passthrough {
         let forwarded = Names::new();
         Self(Arc::new(Inner {
             settings,
-            forwarder,
-            impersonator,
+            callers,
             tokens: Tokens::new(),
             metrics,
             in_flight,

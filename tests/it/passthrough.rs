@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::body::Body;
-use eventweir::passthrough::{Metrics, Passthrough, Settings};
+use eventweir::access::{self, Access};
+use eventweir::clock::Clock;
+use eventweir::correlator::KeySecret;
+use eventweir::passthrough::{Callers, Metrics, Passthrough, Settings};
 use eventweir::server::{Answer, Origins, Peer, PeerCertificate, Places};
 use eventweir::upstream::Upstream;
 use futures_util::{StreamExt as _, stream};
@@ -336,8 +339,12 @@ fn alone(program: &Program, bodies: Places) -> impl Answer {
     let face = service_fn(|_: Request<Body>| async { Ok(answer(201, "taken")) });
     let metrics = Metrics::new(&Registry::new());
     let forwarder = apiserver.forwarder().expect("an API server").clone();
+    let ask: access::Ask = Arc::new(|_, _| Box::pin(std::future::pending()));
+    let counted = access::Metrics::new(&Registry::new());
+    let access = Access::new(access::Settings::default(), ask, Clock::simulated(0), KeySecret(7, 9), counted);
+    let callers = Callers { access, forwarder, impersonator: None };
     let passthrough =
-        Passthrough::new(settings, forwarder, None, metrics, bodies, TaskTracker::new(), CancellationToken::new());
+        Passthrough::new(settings, callers, metrics, bodies, TaskTracker::new(), CancellationToken::new());
     passthrough.service(face, Origins::any_host())
 }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::response::Response;
+use eventweir::ledger::RejectReason;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::support::app::{DEADLINE, Program};
@@ -85,6 +88,38 @@ async fn an_event_of_an_unauthorised_caller_is_not_forwarded() {
     assert_eq!(send(client, "GET", "/api/v1/pods", "nobody").await.text(), "the apiserver's");
     assert_eq!(fallbacks(&program).await, 1.0);
     program.settle().await;
+    program.app.stop().await;
+}
+
+/// Sends an event whose body has one byte of 1,000, and returns the connection.
+async fn unfinished(program: &Program, token: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(program.app.address()).await.unwrap();
+    let head = format!("POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n");
+    stream.write_all(format!("{head}Content-Length: 1000\r\n\r\n{{").as_bytes()).await.unwrap();
+    stream
+}
+
+/// Fault: unfinished bodies of clients without credentials took all room, and others' events were not merged.
+#[tokio::test]
+async fn the_body_of_an_unknown_caller_is_not_waited_for() {
+    let behind = Behind::plain(|request| async move {
+        match question(request).await["spec"]["token"].as_str() {
+            // The apiserver does not answer.
+            Some("unreviewed") => answer(500, "{}"),
+            _ => answer(201, json!({"status": {"authenticated": false}}).to_string()),
+        }
+    })
+    .await;
+    let program = behind.program("", TOKENS).await;
+    let mut refused = unfinished(&program, "nobody").await;
+    let mut code = [0; 12];
+    tokio::time::timeout(DEADLINE, refused.read_exact(&mut code)).await.unwrap().unwrap();
+    assert_eq!(&code, b"HTTP/1.1 401");
+    let forwarded = unfinished(&program, "unreviewed").await;
+    program.until("it is forwarded", || behind.passed_on().len() == 1).await;
+    assert_eq!(program.metrics().await["eventweir_ingest_read_bytes"], 0.0);
+    assert_eq!(program.balance().ledger.rejected(RejectReason::Denied), 2);
+    drop(forwarded);
     program.app.stop().await;
 }
 

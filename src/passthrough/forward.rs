@@ -145,13 +145,12 @@ fn failed(status: Box<Status>) -> Unanswered {
     (Kind::Failed, status)
 }
 
-/// Builds the request for the apiserver. `named` is added last, because a client may list any header as hop-by-hop.
+/// Builds the request for the apiserver.
 fn outgoing(parts: Parts, body: Outgoing, named: HeaderMap) -> Request<Outgoing> {
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
     *request.uri_mut() = parts.uri;
-    *request.headers_mut() = headers::of_request(parts.headers);
-    request.headers_mut().extend(named);
+    *request.headers_mut() = headers::of_request(parts.headers, named);
     request
 }
 

@@ -12,9 +12,15 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const HOP_BY_HOP: [HeaderName; 7] =
     [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
-/// Returns the headers of a request for the apiserver, whose own name replaces `Host`.
-pub(super) fn of_request(headers: HeaderMap) -> HeaderMap {
-    without(headers, |name| *name == HOST)
+/// Returns the headers of a request for the apiserver, whose own name replaces `Host`. `named` names an impersonated user.
+/// It is added last, because a client may list any header as hop-by-hop. `X-Remote-*` would name another user, if
+/// eventweir's certificate is of the authority of authenticating proxies.
+pub(super) fn of_request(headers: HeaderMap, named: HeaderMap) -> HeaderMap {
+    let is_impersonated = !named.is_empty();
+    let is_remote = |name: &HeaderName| is_impersonated && name.as_str().starts_with("x-remote-");
+    let mut kept = without(headers, |name| *name == HOST || is_remote(name));
+    kept.extend(named);
+    kept
 }
 
 /// Returns the headers of an answer for the client.

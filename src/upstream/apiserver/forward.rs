@@ -84,8 +84,7 @@ impl Forwarder {
         let link = self.0.current().await;
         let lanes = match standing {
             Standing::Unknown => &link.unknown,
-            // An escaped path may be one of them.
-            Standing::Accepted if is_proxied(request.uri()) || request.uri().path().contains('%') => &link.apart,
+            Standing::Accepted if may_be_proxied(request.uri()) => &link.apart,
             Standing::Accepted => &link.lanes,
         };
         let ours = link.prepare(&mut request).await?;
@@ -138,7 +137,7 @@ impl Link {
 
     /// Addresses a request to the API server, and adds our credentials. Returns whether a 401 is about them.
     async fn prepare(&self, request: &mut Request<Outgoing>) -> Result<bool, Box<Status>> {
-        let is_proxied = is_proxied(request.uri());
+        let may_be_proxied = may_be_proxied(request.uri());
         let wrong = |fault| Status::bad_request(format!("eventweir: the path cannot be forwarded: {fault}"));
         *request.uri_mut() = at(&self.cluster, request.uri()).map_err(wrong)?;
         let Some(credentials) = &self.credentials else { return Ok(false) };
@@ -146,7 +145,7 @@ impl Link {
         // The request names the caller. No part of a user that our kubeconfig names with `as` may be added.
         let kept = headers.iter().filter(|(name, _)| !is_impersonation(name));
         request.headers_mut().extend(kept.map(|(name, value)| (name.clone(), value.clone())));
-        Ok(!is_proxied)
+        Ok(!may_be_proxied)
     }
 }
 
@@ -168,15 +167,16 @@ pub fn is_impersonation(name: &HeaderName) -> bool {
     name.as_str().starts_with("impersonate-")
 }
 
-/// Whether a pod, service or node answers in place of the API server. Its 401 is about its own users.
-fn is_proxied(uri: &Uri) -> bool {
+/// Whether a pod, service or node may answer in place of the API server. Its 401 is about its own users. An escaped path
+/// may be one of theirs.
+fn may_be_proxied(uri: &Uri) -> bool {
     let mut parts = uri.path().split('/');
     let parts: [&str; 8] = std::array::from_fn(|_| parts.next().unwrap_or_default());
     matches!(
         parts,
         ["", "api", "v1", "namespaces", _, "pods" | "services", _, "proxy"]
             | ["", "api", "v1", "nodes", _, "proxy", ..]
-    )
+    ) || uri.path().contains('%')
 }
 
 /// Returns a URI at the API server, with the path and query byte for byte. They are not read as a part of a longer text,

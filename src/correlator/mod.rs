@@ -344,6 +344,6 @@ mod tests {
         event.event_time = Some(crate::event::MicroTime(5));
         event.action = "Restart".into();
         let names = [plain, combined, name(&event, Route::Plain)];
-        assert_eq!(names, ["web-0.e7898dd594e83a7d", "web-0.", "web-0."]);
+        assert_eq!(names, ["web-0.e7898dd594e83a7d", "web-0.3a9ed81158d11b0d", "web-0.e3254f9ea6eff8fd"]);
     }
 }

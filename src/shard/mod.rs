@@ -330,7 +330,7 @@ impl Shard {
         let name = unsettled.as_ref().map_or_else(|| observation.name.clone(), |event| event.metadata.name.clone());
         let seen = self.outbox.glimpse(observation.record);
         let stored = seen.map_or(observation.stored, |seen| seen.shown.is_some());
-        let is_gone = seen.is_none() && !observation.stored && observation.tag > 0;
+        let is_gone = !stored && unsettled.is_none() && observation.tag > 0;
         Some(Found { name, stored, is_gone, unsettled })
     }
 

@@ -41,16 +41,22 @@ impl Reader {
     }
 
     /// Lists what the upstream stores, and compares it with what the watch since the last list shows.
-    pub(super) async fn read(&mut self, process: &Process, stored: &[Event]) {
-        let (version, listed) = self.list(process).await;
-        let selected = stored.iter().filter(|event| (self.is_selected)(event));
-        let expected = selected.map(|event| (event.metadata.name.to_string(), self.document(event))).collect();
-        assert_eq!(listed, expected, "{}", self.query);
-        if !self.version.is_empty() {
-            self.watch(process).await;
-            assert_eq!(self.known, listed, "{}", self.query);
+    pub(super) async fn read(&mut self, process: &Process, stored: impl Fn() -> Vec<Event>) {
+        loop {
+            let before = stored();
+            let (version, listed) = self.list(process).await;
+            let known = if self.version.is_empty() { listed.clone() } else { self.watch(process).await };
+            // A list is encoded on another thread. What is due may be written meanwhile.
+            if stored() != before {
+                continue;
+            }
+            let selected = before.iter().filter(|event| (self.is_selected)(event));
+            let expected = selected.map(|event| (event.metadata.name.to_string(), self.document(event))).collect();
+            assert_eq!(listed, expected, "{}", self.query);
+            assert_eq!(known, listed, "{}", self.query);
+            (self.version, self.known) = (version, listed);
+            return;
         }
-        (self.version, self.known) = (version, listed);
     }
 
     async fn get(&self, process: &Process, query: &str) -> String {
@@ -75,19 +81,22 @@ impl Reader {
         }
     }
 
-    async fn watch(&mut self, process: &Process) {
+    /// Returns what is known with the watch since the last list.
+    async fn watch(&self, process: &Process) -> Known {
+        let mut known = self.known.clone();
         let frames = self.get(process, &format!("watch=true&resourceVersion={}", self.version)).await;
         for frame in frames.lines() {
             let frame: Value = serde_json::from_str(frame).unwrap();
             let object = item_without_kind(frame["object"].clone());
-            let known = match frame["type"].as_str().unwrap() {
-                "DELETED" => self.known.remove(&name(&object)).is_some(),
-                "ADDED" => self.known.insert(name(&object), object).is_none(),
-                "MODIFIED" => self.known.insert(name(&object), object).is_some(),
+            let is_right = match frame["type"].as_str().unwrap() {
+                "DELETED" => known.remove(&name(&object)).is_some(),
+                "ADDED" => known.insert(name(&object), object).is_none(),
+                "MODIFIED" => known.insert(name(&object), object).is_some(),
                 _ => false,
             };
-            assert!(known, "{frame}");
+            assert!(is_right, "{frame}");
         }
+        known
     }
 
     fn document(&self, event: &Event) -> Value {

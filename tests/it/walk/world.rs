@@ -193,7 +193,7 @@ impl World {
         let processes: Vec<_> = self.running().collect();
         let reading = async {
             for (reader, process) in readers.iter_mut().zip(processes.into_iter().cycle()) {
-                reader.read(process, &self.fake.all()).await;
+                reader.read(process, || self.fake.all()).await;
             }
         };
         self.undisturbed(reading).await;

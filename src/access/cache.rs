@@ -43,7 +43,7 @@ impl Key {
 }
 
 /// Returns an empty cache of this capacity. `LruCache::new` would allocate for all entries at once.
-pub(super) fn lru<K: Hash + Eq, V>(capacity: NonZeroUsize) -> LruCache<K, V> {
+pub(crate) fn lru<K: Hash + Eq, V>(capacity: NonZeroUsize) -> LruCache<K, V> {
     let mut empty = LruCache::unbounded();
     empty.resize(capacity);
     empty

@@ -44,6 +44,7 @@ pub(crate) use turns::Turns;
 pub use turns::{Fairness, Turn};
 
 pub(crate) use binding::{Extent, check_operations, check_removals};
+pub(crate) use cache::lru;
 pub(crate) use limits::Write;
 
 use cache::{Answers, Key, Question, Unanswered};

@@ -68,7 +68,7 @@ impl Keys {
 }
 
 /// The secret of the hashes; one per process, random outside tests.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeySecret(pub u64, pub u64);
 
 impl std::fmt::Debug for KeySecret {

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use super::body::{begun, streamed, whole};
 use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
+use crate::access::lru;
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::Unable;
 use crate::server::{Answer, Read, read};
@@ -152,10 +153,7 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new() -> Self {
-        // A cache that is created with this capacity would allocate for all names at once.
-        let mut names = LruCache::unbounded();
-        names.resize(NAMES_MAX);
-        Self { hasher: RandomState::default(), names: Mutex::new(names) }
+        Self { hasher: RandomState::default(), names: Mutex::new(lru(NAMES_MAX)) }
     }
 
     /// Inserts the name of the event in `body`.

@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, StatusCode};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use crate::access::bearer;
+use crate::access::{bearer, lru};
 
 /// LIMIT: tokens that the apiserver has accepted; beyond it the least recently used one is evicted, and its next request
 /// is one with a new token.
@@ -25,10 +25,7 @@ pub(super) struct Tokens {
 
 impl Tokens {
     pub(super) fn new() -> Self {
-        // A cache that is created with this capacity would allocate for all tokens at once.
-        let mut accepted = LruCache::unbounded();
-        accepted.resize(TOKENS_MAX);
-        Self { hasher: RandomState::new(), accepted: Mutex::new(accepted) }
+        Self { hasher: RandomState::new(), accepted: Mutex::new(lru(TOKENS_MAX)) }
     }
 
     /// Returns the hash of a request's token. To an apiserver, a request without one is anonymous.

@@ -111,8 +111,7 @@ impl Keeper {
                 self.secret = secret;
             }
             // Nothing of a damaged file says which secret it had.
-            let KeySecret(first, second) = self.secret;
-            opened.has_other_keys = content.secret.is_none_or(|secret| (secret.0, secret.1) != (first, second));
+            opened.has_other_keys = content.secret != Some(self.secret);
         }
         Ok(opened)
     }

@@ -66,10 +66,10 @@ impl<B> Transport<B>
 where
     B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
-    /// Connects over `https`. `timeout` limits connecting, with TLS. An HTTP/2 connection that is silent for that long, idle or not, is
-    /// pinged, and closed after half that time again. Otherwise a dead connection would fail every request until TCP
-    /// closes it. HTTP/1.1 has no pings, so an idle connection is used again for that long only: once a request has
-    /// failed, no dead one is left.
+    /// Connects over `https`. `timeout` limits connecting, with TLS. An HTTP/2 connection that is silent for that long,
+    /// idle or not, is pinged, and closed after half that time again. Otherwise a dead connection would fail every
+    /// request until TCP closes it. HTTP/1.1 has no pings, so an idle connection is used again for that long only: once
+    /// a request has failed, no dead one is left.
     pub(super) fn over(https: HttpsConnector<HttpConnector>, timeout: Duration) -> Self {
         let silence = timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mut builder = Client::builder(TokioExecutor::new());

@@ -95,13 +95,23 @@ async fn a_caller_that_does_not_read_its_answers_gets_no_further_ones() {
 }
 
 /// Fault: it was encoded by the thread that also answers probes, for seconds.
-#[tokio::test]
-async fn a_list_is_not_encoded_by_a_thread_that_answers_others() {
-    let face = shared(access::Fairness::default());
-    assert_eq!(ask(&face, "a", Method::POST, EVENTS, event("a", 1)).await.status(), StatusCode::CREATED);
-    let mut listing = Box::pin(ask(&face, "a", Method::GET, EVENTS, ""));
-    assert!(listing.as_mut().now_or_never().is_none());
-    assert_eq!(listing.await.status(), StatusCode::OK);
+#[test]
+fn a_list_is_not_encoded_by_a_thread_that_answers_others() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let face = shared(access::Fairness::default());
+        assert_eq!(ask(&face, "a", Method::POST, EVENTS, event("a", 1)).await.status(), StatusCode::CREATED);
+        let (free, is_freed) = std::sync::mpsc::channel::<()>();
+        let occupied = tokio::task::spawn_blocking(move || is_freed.recv());
+        let mut listing = Box::pin(ask(&face, "a", Method::GET, EVENTS, ""));
+        for _ in 0..100 {
+            assert!(listing.as_mut().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        free.send(()).unwrap();
+        assert_eq!(listing.await.status(), StatusCode::OK);
+        occupied.await.unwrap().unwrap();
+    });
 }
 
 /// Fault: the lists of one caller stood before those of all others.

@@ -194,8 +194,9 @@ impl Spool {
     /// memory only.
     pub async fn finish(&self, shards: &Shards) -> bool {
         let kept = self.round(shards, PATIENCE).await;
-        // The round above has waited for a disk that hangs.
-        if let Ok(disk) = timeout(Duration::ZERO, Arc::clone(&self.0.disk).lock_owned()).await {
+        // The last round of `run` may be at its end. After a failure, the round above has waited already.
+        let patience = if kept { PATIENCE } else { Duration::ZERO };
+        if let Ok(disk) = timeout(patience, Arc::clone(&self.0.disk).lock_owned()).await {
             let close = |disk: &mut Disk| {
                 disk.keeper.close();
                 Ok(())

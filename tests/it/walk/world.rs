@@ -175,11 +175,11 @@ impl World {
         }
     }
 
-    /// Checks that two days later the processes keep nothing but what they may know for long, at most up to limits. The
+    /// Checks that 30 hours later the processes keep nothing but what they may know for long, at most up to limits. The
     /// slowest budgets are full after 28 hours.
     pub(super) async fn check_forgotten(&self) {
         self.suspend_full_disks();
-        tokio::time::sleep(Duration::from_secs(2 * 86_400)).await;
+        tokio::time::sleep(Duration::from_hours(30)).await;
         for process in self.running() {
             let sizes = process.shards.sizes();
             let Sizes { sources, tracked_keys, evicted_keys, folded, lines, .. } = sizes;
@@ -232,7 +232,7 @@ impl World {
     /// Waits until no process owes a write, for so many days at most.
     pub(super) async fn rest(&self, days: u64) {
         let resting = async {
-            let begin = tokio::time::Instant::now();
+            let (begin, mut pause) = (tokio::time::Instant::now(), Duration::from_millis(500));
             while self.running().any(|process| process.shards.owe()) {
                 for process in self.running() {
                     process.balance();
@@ -240,7 +240,8 @@ impl World {
                 if begin.elapsed() > Duration::from_hours(1) {
                     self.suspend_full_disks();
                 }
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                tokio::time::sleep(pause).await;
+                pause = (pause * 11 / 10).min(Duration::from_mins(1));
             }
             for (disk, is_full) in self.disks.iter().zip(&self.full) {
                 disk.set_full(*is_full);

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::body::{begun, streamed, whole};
 use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
-use crate::access::lru;
+use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::Unable;
 use crate::server::{Answer, Read, read};
@@ -39,7 +39,7 @@ impl Passthrough {
         let (settings, access) = (&self.0.settings, &self.0.callers.access);
         if access.authenticates() {
             let identified = access.identify(parts.extensions.get(), &parts.headers).await;
-            let is_known = identified.is_ok();
+            let is_known = self.is_known(&identified, &parts);
             parts.extensions.insert(identified);
             if !is_known {
                 // Ingest refuses it. A body that it does not read takes no room from other callers' events.
@@ -78,6 +78,20 @@ impl Passthrough {
             self.0.forwarded.insert(group, namespace, &body);
         }
         (kind, answer)
+    }
+
+    /// Whether a caller of events is known. While its token cannot be reviewed, it is if the token was accepted before:
+    /// the name of its event is needed, and so the body, because later writes of the event must be forwarded as well.
+    fn is_known(&self, identified: &Result<Caller, Status>, parts: &Parts) -> bool {
+        let tokens = &self.0.tokens;
+        let token = tokens.hash(&parts.headers);
+        match identified {
+            Ok(_) => {
+                token.inspect(|token| tokens.note_reviewed(*token));
+                true
+            }
+            Err(status) => status.code != 401 && token.is_some_and(|token| tokens.knows(token)),
+        }
     }
 
     /// Forwards a write to which ingest gives this answer, if the apiserver might accept it.

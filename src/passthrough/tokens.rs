@@ -1,5 +1,6 @@
 //! Hashes of the tokens that the apiserver has accepted. Since Kubernetes 1.29 it ends the HTTP/2 connection of each
-//! request without valid credentials, so requests with other tokens share no connection with these.
+//! request without valid credentials, so requests with other tokens share no connection with these. And of those that
+//! a review has accepted, which may be valid for eventweir alone.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroUsize;
@@ -21,11 +22,15 @@ pub(super) struct Tokens {
     hasher: RandomState,
     // LIMIT: `TOKENS_MAX`.
     accepted: Mutex<LruCache<u64, ()>>,
+    /// Tokens of callers of events, which a review has accepted.
+    // LIMIT: `TOKENS_MAX`.
+    reviewed: Mutex<LruCache<u64, ()>>,
 }
 
 impl Tokens {
     pub(super) fn new() -> Self {
-        Self { hasher: RandomState::new(), accepted: Mutex::new(lru(TOKENS_MAX)) }
+        let [accepted, reviewed] = [(); 2].map(|()| Mutex::new(lru(TOKENS_MAX)));
+        Self { hasher: RandomState::new(), accepted, reviewed }
     }
 
     /// Returns the hash of a request's token. To an apiserver, a request without one is anonymous.
@@ -36,6 +41,16 @@ impl Tokens {
     /// Whether the apiserver has accepted the token of this hash.
     pub(super) fn accepts(&self, token: u64) -> bool {
         self.accepted.lock().contains(&token)
+    }
+
+    /// Whether the token of this hash has been accepted, by the apiserver or in a review.
+    pub(super) fn knows(&self, token: u64) -> bool {
+        self.accepts(token) || self.reviewed.lock().contains(&token)
+    }
+
+    /// Notes a token that a review has accepted.
+    pub(super) fn note_reviewed(&self, token: u64) {
+        self.reviewed.lock().put(token, ());
     }
 
     /// Notes the answer to a request with the token of this hash. The apiserver authenticates before it answers with a

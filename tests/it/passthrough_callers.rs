@@ -160,6 +160,44 @@ async fn an_event_whose_caller_cannot_be_reviewed_is_forwarded() {
     program.app.stop().await;
 }
 
+/// Fault: the name of such an event was not kept, its PATCH was answered 404, and its client posted its total once more.
+#[tokio::test]
+async fn a_change_of_an_event_whose_caller_could_not_be_reviewed_is_forwarded() {
+    let is_up = Arc::new(AtomicBool::new(true));
+    let up = Arc::clone(&is_up);
+    let behind = Behind::plain(move |request| {
+        let up = up.load(Ordering::Relaxed);
+        async move {
+            let is_ours = request.headers().get("Authorization").is_some_and(|value| value == OURS);
+            match (is_ours, request.method()) {
+                (true, _) if up => with_users(request).await,
+                (true, _) => answer(500, "{}"),
+                (false, &Method::POST) => answer(201, "stored"),
+                (false, _) => answer(200, "the apiserver's"),
+            }
+        }
+    })
+    .await;
+    let policy = "auth: {tokenReview: {enabled: true, cacheTTL: 0s}, subjectAccessReview: {enabled: true}}\n\
+        shutdown: {drainTimeout: 0s}\n";
+    let program = behind.program("", policy).await;
+    let client = &mut program.client().await;
+    // The API server has accepted the first token, and a review the second.
+    for (token, method, path) in [("reader", "GET", "/api/v1/pods"), ("writer", "POST", EVENTS)] {
+        assert!(send(client, method, path, token).await.status < 300);
+        let bearer = format!("Bearer {token}");
+        let headers = [("Authorization", &*bearer), ("Content-Type", "application/json")];
+        let event = event("node-1", "web-0", "R", "m");
+        is_up.store(false, Ordering::Relaxed);
+        assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&event)).await.text(), "stored");
+        is_up.store(true, Ordering::Relaxed);
+        let one = format!("{EVENTS}/{}", event.metadata.name);
+        let headers = [headers[0], ("Content-Type", "application/merge-patch+json")];
+        assert_eq!(client.send("PATCH", &one, &headers, br#"{"count":2}"#).await.text(), "the apiserver's", "{token}");
+    }
+    program.app.stop().await;
+}
+
 /// Time is paused, and passes while the review is pending.
 #[tokio::test(start_paused = true)]
 async fn an_event_whose_review_does_not_end_is_forwarded() {

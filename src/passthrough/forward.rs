@@ -50,12 +50,12 @@ impl Passthrough {
         let Some(place) = self.0.in_flight.take(&caller, 1) else {
             return Err((Kind::Refused, full("passthrough.maxInFlight").into()));
         };
-        let (is_watch, method) = (is_watch(&parts.uri), parts.method.clone());
+        let (method, uri) = (parts.method.clone(), parts.uri.clone());
         let (answer, seat) = forwarder.send(outgoing(parts, body, named), standing).await.map_err(failed)?;
         if let Some(token) = token {
-            self.0.tokens.note(token, &method, answer.status());
+            self.0.tokens.note(token, (&method, &uri), answer.status());
         }
-        Ok(self.answered(answer, place, Some(seat), is_watch))
+        Ok(self.answered(answer, place, Some(seat), is_watch(&uri)))
     }
 
     /// Returns how a request is sent on, by its credentials.

@@ -5,11 +5,12 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroUsize;
 
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::access::{bearer, lru};
+use crate::upstream::apiserver::may_be_proxied;
 
 /// LIMIT: tokens that the apiserver has accepted; beyond it the least recently used one is evicted, and its next request
 /// is one with a new token.
@@ -54,10 +55,13 @@ impl Tokens {
     }
 
     /// Notes the answer to a request with the token of this hash. The apiserver authenticates before it answers with a
-    /// success, except to OPTIONS (CORS). It answers some errors before.
-    pub(super) fn note(&self, token: u64, method: &Method, answer: StatusCode) {
+    /// success, except to OPTIONS (CORS). It answers some errors before. A 401 of a proxied program is about its own
+    /// users.
+    pub(super) fn note(&self, token: u64, (method, uri): (&Method, &Uri), answer: StatusCode) {
         if answer == StatusCode::UNAUTHORIZED {
-            self.accepted.lock().pop(&token);
+            if !may_be_proxied(uri) {
+                self.accepted.lock().pop(&token);
+            }
         } else if answer.is_success() && *method != Method::OPTIONS {
             self.accepted.lock().put(token, ());
         }
@@ -71,10 +75,22 @@ mod tests {
     #[test]
     fn at_the_limit_the_least_recently_used_token_is_evicted() {
         let tokens = Tokens::new();
-        let note = |token| tokens.note(token, &Method::GET, StatusCode::OK);
+        let note = |token| tokens.note(token, (&Method::GET, &Uri::default()), StatusCode::OK);
         (0..TOKENS_MAX.get() as u64).for_each(note);
         note(0);
         note(u64::MAX);
         assert_eq!([0, 1, u64::MAX].map(|token| tokens.accepts(token)), [true, false, true]);
+    }
+
+    /// Fault: after a 401 of a pod behind `proxy`, its caller's writes shared connections with unknown tokens.
+    #[test]
+    fn a_proxied_programs_401_is_not_about_the_token() {
+        let tokens = Tokens::new();
+        let note = |path: &str, code| tokens.note(1, (&Method::GET, &path.parse().unwrap()), code);
+        note("/api", StatusCode::OK);
+        note("/api/v1/namespaces/a/services/b/proxy/login", StatusCode::UNAUTHORIZED);
+        assert!(tokens.accepts(1));
+        note("/api", StatusCode::UNAUTHORIZED);
+        assert!(!tokens.accepts(1));
     }
 }

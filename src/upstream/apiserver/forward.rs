@@ -169,7 +169,7 @@ pub fn is_impersonation(name: &HeaderName) -> bool {
 
 /// Whether a pod, service or node may answer in place of the API server. Its 401 is about its own users. An escaped path
 /// may be one of theirs.
-fn may_be_proxied(uri: &Uri) -> bool {
+pub(crate) fn may_be_proxied(uri: &Uri) -> bool {
     let mut parts = uri.path().split('/');
     let parts: [&str; 8] = std::array::from_fn(|_| parts.next().unwrap_or_default());
     matches!(

@@ -36,6 +36,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 pub use connect::{Error, Settings};
 pub(crate) use connect::{cause_of, checked, config};
+pub(crate) use forward::may_be_proxied;
 pub use forward::{Forwarder, Outgoing, Standing, is_impersonation};
 pub use history::News;
 pub use lanes::Seat;

@@ -48,7 +48,7 @@ pub(super) struct Passwords {
     secret: ring::hmac::Key,
     /// Digests of right passwords. They do not expire, so that one in use never waits behind wrong ones.
     // LIMIT: `REMEMBERED`.
-    right: Mutex<LruCache<Digest, ()>>,
+    right: Arc<Mutex<LruCache<Digest, ()>>>,
     /// Serializes comparisons.
     turn: Arc<Semaphore>,
 }
@@ -57,7 +57,7 @@ impl Passwords {
     pub(super) fn new() -> Self {
         let secret = ring::hmac::Key::generate(ring::hmac::HMAC_SHA256, &ring::rand::SystemRandom::new());
         let secret = secret.expect("the system has random numbers");
-        let right = Mutex::new(LruCache::new(REMEMBERED));
+        let right = Arc::new(Mutex::new(LruCache::new(REMEMBERED)));
         Self { secret, right, turn: Arc::new(Semaphore::new(1)) }
     }
 
@@ -77,15 +77,17 @@ impl Passwords {
         if known.is_some() && is_remembered() {
             return true;
         }
+        let (is_known, right) = (known.is_some(), Arc::clone(&self.right));
+        // The client may leave before it is done. Its next request needs no comparison.
         let compared = tokio::task::spawn_blocking(move || {
             let _until_it_is_done = turn;
-            bcrypt::verify(password, &hash).unwrap_or(false)
+            let is_right = bcrypt::verify(password, &hash).unwrap_or(false) && is_known;
+            if is_right {
+                right.lock().put(digest, ());
+            }
+            is_right
         });
-        let is_right = compared.await.unwrap_or(false) && known.is_some();
-        if is_right {
-            self.right.lock().put(digest, ());
-        }
-        is_right
+        compared.await.unwrap_or(false)
     }
 
     fn digest(&self, parts: [&str; 3]) -> Digest {
@@ -110,6 +112,8 @@ fn basic(header: &HeaderValue) -> Option<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn hash(password: &str) -> String {
@@ -138,6 +142,16 @@ mod tests {
         assert!(passwords.are_right(&old, &asking("ann:secret")).await);
         assert!(!passwords.are_right(&old, &HeaderMap::new()).await);
         assert!(!passwords.are_right(&Web::default(), &asking("ann:secret")).await);
+    }
+
+    /// Fault: the password of a client that had left meanwhile was not cached, and each of its requests was too late.
+    #[tokio::test]
+    async fn a_right_password_is_cached_also_if_its_client_has_left() {
+        let passwords = Passwords::new();
+        let web = Web { users: [("ann".to_owned(), hash("secret"))].into(), headers: HeaderMap::new() };
+        let _client_leaves = passwords.are_right(&web, &asking("ann:secret")).now_or_never();
+        let _it_is_done = passwords.turn.acquire().await.unwrap();
+        assert_eq!(passwords.right.lock().len(), 1);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
 use crate::metrics::{Metrics, Registrar};
 use crate::passthrough::{self, Passthrough};
-use crate::server::{self, Places};
+use crate::server::{self, FairPlaces};
 use crate::shadow::{self, Shadow};
 use crate::shard::Shards;
 use crate::spool::{Beginning, Spool};
@@ -318,7 +318,7 @@ impl App {
     }
 
     /// Creates the pass-through, if it is enabled. Its metrics are registered in any case.
-    fn passthrough(&self, config: &Config, bodies: Places) -> Result<Option<Passthrough>, Error> {
+    fn passthrough(&self, config: &Config, bodies: FairPlaces) -> Result<Option<Passthrough>, Error> {
         let metrics = passthrough::Metrics::new(&self.registry);
         if !config.passthrough.enabled {
             return Ok(None);

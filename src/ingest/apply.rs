@@ -26,7 +26,7 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
     let form = asked.form(face)?;
     let (Options { dry_run, .. }, force) = options::of_apply(asked.query())?;
     let options = ApplyOptions { writer: asked.writer(), force, dry_run };
-    let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
+    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
     let json = yaml::to_json(&body).map_err(|fault| undecodable(&fault))?;
     let mut document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;
     if !document.is_object() {

@@ -35,7 +35,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let form = asked.form(face)?;
     let media = decode::media(&asked.headers)?;
     let options = options::of_write("CreateOptions", asked.query()).map_err(Rejection::invalid)?;
-    let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
+    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
     let Decoded { mut event, warnings: of_members } = decode::event(asked.group, media, &body, options.validation)?;
     *warnings = of_members;
     let repairs = validate_new(face, asked.group, &asked.namespace, &mut event)

@@ -11,7 +11,7 @@ use super::{Settings, yaml};
 use crate::event::json::{self, Decoded, FieldValidation};
 use crate::event::{ApiGroup, protobuf};
 use crate::ledger::RejectReason;
-use crate::server::{self, Places, Read, Unread};
+use crate::server::{self, FairPlaces, Read, Unread};
 use crate::status::Status;
 
 /// Returns the media type that Content-Type states. A missing one means JSON: Python's client relies on that.
@@ -54,10 +54,10 @@ pub(super) fn media_type(headers: &HeaderMap) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 
-/// Reads a body up to the limits. It counts in `places` until the answer.
-pub(super) async fn read(body: Body, settings: &Settings, places: &Places) -> Result<Bytes, Rejection> {
+/// Reads a caller's body up to the limits. It counts in the places until the answer.
+pub(super) async fn read(body: Body, settings: &Settings, places: (&FairPlaces, &str)) -> Result<Bytes, Rejection> {
     // LIMIT: bytes and time. A body over the size is refused with 413, and one over the time with 408. One for which
-    // all bodies together leave no room is refused with 429.
+    // all bodies together, or those of its caller, leave no room is refused with 429.
     let (reason, status) =
         match server::read(body, settings.max_body_bytes.get(), settings.request_timeout, places).await {
             Read::Whole(body) => return Ok(body),
@@ -98,9 +98,9 @@ mod tests {
         let number = |number| NonZeroUsize::new(number).unwrap();
         let settings = Settings { max_body_bytes: number(10), ..Settings::default() };
         let read = async |body: Body, most| {
-            let places = Places::new(number(most), IntGauge::new("bytes", "a test's").unwrap());
-            let _other = places.take_many(1).filter(|_| most == 1);
-            let read = read(body, &settings, &places).await;
+            let places = FairPlaces::new(number(most), IntGauge::new("bytes", "a test's").unwrap());
+            let _other = places.take("", 1).filter(|_| most == 1);
+            let read = read(body, &settings, (&places, "")).await;
             read.map_err(|rejection| (rejection.reason, rejection.status.code))
         };
         let stuck = Body::from_stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());

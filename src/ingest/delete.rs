@@ -174,7 +174,7 @@ async fn delete_listed(
 
 /// Reads the request, checked in the apiserver's order.
 async fn read(face: &Face, asked: &Asked, body: Body) -> Result<DeleteOptions, Status> {
-    let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
+    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
     if body.is_empty() {
         return checked(of_query(asked.query())?);
     }

@@ -70,6 +70,44 @@ async fn a_batch_that_does_not_end_keeps_no_place_of_other_requests() {
     assert_eq!(posted.expect("there is a place").status(), StatusCode::CREATED);
 }
 
+/// Fault: after one long line, a batch without an end kept room for it, and one caller's batches all room.
+#[tokio::test]
+async fn a_batch_frees_the_room_of_a_line_that_has_ended() {
+    let face = shared(access::Fairness::default());
+    let (line, lines) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
+    let pieces = stream::unfold(lines, async |mut lines| Some((Ok::<_, std::io::Error>(lines.recv().await?), lines)));
+    let _answer = ask(&face, "a", Method::POST, guard::BATCH, Body::from_stream(pieces)).await;
+    let until = async |is_reached: fn(i64) -> bool| {
+        while !is_reached(face.0.metrics.read_bytes.get()) {
+            tokio::task::yield_now().await;
+        }
+    };
+    line.send(&[b'x'; 20_000]).unwrap();
+    until(|bytes| bytes >= 20_000).await;
+    line.send(b"\n").unwrap();
+    until(|bytes| bytes <= 1 << 10).await;
+}
+
+/// Fault: one caller's unfinished bodies kept those of all others out.
+#[tokio::test]
+async fn unfinished_bodies_of_one_caller_leave_room_for_others() {
+    let face = shared(access::Fairness::default());
+    let unfinished = || {
+        let begun = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 64 << 10]))]);
+        Body::from_stream(futures_util::StreamExt::chain(begun, stream::pending()))
+    };
+    let mut waiting = Vec::new();
+    let refused = loop {
+        let mut asking = Box::pin(ask(&face, "a", Method::POST, EVENTS, unfinished()));
+        match asking.as_mut().now_or_never() {
+            Some(answer) => break answer,
+            None => waiting.push(asking),
+        }
+    };
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(ask(&face, "b", Method::POST, EVENTS, event("b", 1 << 20)).await.status(), StatusCode::CREATED);
+}
+
 /// Fault: only answers to a GET were counted, so that a caller could keep any number of changed events in memory.
 #[tokio::test]
 async fn a_caller_that_does_not_read_its_answers_gets_no_further_ones() {

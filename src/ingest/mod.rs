@@ -66,7 +66,7 @@ use crate::access::{Access, Turns};
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::ledger::RejectReason;
-use crate::server::{Answer, FairPlaces, Origins, Places, layer};
+use crate::server::{Answer, FairPlaces, Origins, layer};
 use crate::shadow::Shadow;
 use crate::shard::Shards;
 use crate::spool::Spool;
@@ -161,8 +161,8 @@ struct Inner {
     // LIMIT: `batch::BATCHES`; further ones are refused with 429.
     batches: FairPlaces,
     /// Places for the bytes of bodies.
-    // LIMIT: `max_read_bytes`, but room for two bodies; further bodies are refused with 429.
-    bodies: Places,
+    // LIMIT: `max_read_bytes`, but room for two bodies in a caller's part; further bodies are refused with 429.
+    bodies: FairPlaces,
     listed: CancellationToken,
     /// Places for readers of the tap.
     // LIMIT: `look::READERS`.
@@ -182,9 +182,10 @@ impl Face {
         event_log: EventLog,
         shared: Shared,
     ) -> Self {
-        let two_bodies = settings.max_body_bytes.saturating_mul(const { NonZeroUsize::new(2).unwrap() });
-        let bodies = settings.max_read_bytes.max(two_bodies);
         let Shared { access, tasks, stop, listed, spool, shadow, upstream_up } = shared;
+        // A known caller has half. A body counts up to twice its bytes.
+        let least = NonZeroUsize::MIN.saturating_add(if access.authenticates() { 3 } else { 1 });
+        let bodies = settings.max_read_bytes.max(settings.max_body_bytes.saturating_mul(least));
         Self(Arc::new(Inner {
             settings,
             lists: lists::turns(&access),
@@ -201,7 +202,7 @@ impl Face {
             list_bytes: FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()),
             answer_bytes: FairPlaces::new(lists::ANSWER_BYTES, metrics.answer_bytes.clone()),
             batches: FairPlaces::new(batch::BATCHES, metrics.batches.clone()),
-            bodies: Places::new(bodies, metrics.read_bytes.clone()),
+            bodies: FairPlaces::new(bodies, metrics.read_bytes.clone()),
             listed,
             readers: FairPlaces::new(look::READERS, metrics.taps.clone()),
             tasks,
@@ -211,7 +212,7 @@ impl Face {
     }
 
     /// Returns the places for the bytes of bodies, which pass-through shares.
-    pub fn bodies(&self) -> Places {
+    pub fn bodies(&self) -> FairPlaces {
         self.0.bodies.clone()
     }
 

@@ -29,7 +29,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let form = asked.form(face)?;
     let options = options::of_write("UpdateOptions", asked.query())?;
     let media = decode::media(&asked.headers)?;
-    let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
+    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
     let Decoded { mut event, warnings: of_members } = decode::event(*group, media, &body, options.validation)?;
     *warnings = of_members;
     validate::adopt_path(&mut event, namespace, name)?;

@@ -14,6 +14,7 @@ use http::{Method, Request, StatusCode};
 use lru::LruCache;
 use parking_lot::Mutex;
 use serde::Deserialize;
+use smol_str::{SmolStr, format_smolstr};
 
 use super::body::{begun, streamed, whole};
 use super::metrics::Kind;
@@ -37,17 +38,20 @@ impl Passthrough {
     pub(super) async fn write<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
         let (mut parts, body) = request.into_parts();
         let (settings, access) = (&self.0.settings, &self.0.callers.access);
+        let mut caller = SmolStr::default();
         if access.authenticates() {
             let identified = access.identify(parts.extensions.get(), &parts.headers).await;
-            let is_known = self.is_known(&identified, &parts);
+            let known = self.known(&identified, &parts);
             parts.extensions.insert(identified);
-            if !is_known {
+            let Some(known) = known else {
                 // Ingest refuses it. A body that it does not read takes no room from other callers' events.
                 let answer = S::clone(face).run(Request::from_parts(parts.clone(), Body::empty())).await;
                 return self.fall_back(answer, parts, streamed(body)).await;
-            }
+            };
+            caller = known;
         }
-        let body = match read(body, settings.max_body_bytes, settings.body_timeout, &self.0.bodies).await {
+        let places = (&self.0.bodies, &*caller);
+        let body = match read(body, settings.max_body_bytes, settings.body_timeout, places).await {
             Read::Whole(body) => body,
             Read::Begun(_, first, rest) => {
                 let sent = self.send(parts, begun(first, rest)).await;
@@ -80,17 +84,19 @@ impl Passthrough {
         (kind, answer)
     }
 
-    /// Whether a caller of events is known. While its token cannot be reviewed, it is if the token was accepted before:
-    /// the name of its event is needed, and so the body, because later writes of the event must be forwarded as well.
-    fn is_known(&self, identified: &Result<Caller, Status>, parts: &Parts) -> bool {
+    /// Returns the name under which a known caller of events has its share. While its token cannot be reviewed, it is
+    /// known if the token was accepted before: the name of its event is needed, and so the body, because later writes of
+    /// the event must be forwarded as well.
+    fn known(&self, identified: &Result<Caller, Status>, parts: &Parts) -> Option<SmolStr> {
         let tokens = &self.0.tokens;
         let token = tokens.hash(&parts.headers);
         match identified {
-            Ok(_) => {
+            Ok(caller) => {
                 token.inspect(|token| tokens.note_reviewed(*token));
-                true
+                Some(caller.name.clone())
             }
-            Err(status) => status.code != 401 && token.is_some_and(|token| tokens.knows(token)),
+            Err(status) if status.code == 401 => None,
+            Err(_) => token.filter(|token| tokens.knows(*token)).map(|token| format_smolstr!("{token:x}")),
         }
     }
 

@@ -35,7 +35,7 @@ pub use impersonate::Callers;
 pub use metrics::Metrics;
 
 use crate::event::ApiGroup;
-use crate::server::{Answer, FairPlaces, Origins, Places};
+use crate::server::{Answer, FairPlaces, Origins};
 use crate::status::Status;
 use events::Names;
 use metrics::Kind;
@@ -68,7 +68,7 @@ struct Inner {
     in_flight: FairPlaces,
     upgrades: FairPlaces,
     /// Bytes of buffered events, which ingest counts too. A body without a place is forwarded.
-    bodies: Places,
+    bodies: FairPlaces,
     forwarded: Names,
     /// Runs one task per tunnel.
     tasks: TaskTracker,
@@ -82,7 +82,7 @@ impl Passthrough {
         settings: Settings,
         callers: Callers,
         metrics: Metrics,
-        bodies: Places,
+        bodies: FairPlaces,
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {

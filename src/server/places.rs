@@ -42,11 +42,6 @@ impl Places {
         self.take_many(1)
     }
 
-    /// Whether at least half of the places are free.
-    pub(super) fn is_half_free(&self) -> bool {
-        self.taken.get() <= self.most / 2
-    }
-
     /// Takes several places, or all if there are not that many. `None` unless all of these are free. Of two that take
     /// the last ones at once, both may get `None`.
     #[must_use]
@@ -71,13 +66,20 @@ impl Place {
     }
 
     /// Adds places of the same kind.
-    pub(super) fn add(&mut self, mut more: Self) {
+    fn add(&mut self, mut more: Self) {
         self.number += std::mem::take(&mut more.number);
+    }
+
+    /// Frees all but so many.
+    fn shrink(&mut self, number: i64) {
+        let fewer = number.min(self.number);
+        self.taken.sub(self.number - fewer);
+        self.number = fewer;
     }
 }
 
 /// Places of which a caller gets at most half: it may keep them for hours, and others need some.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct FairPlaces {
     all: Places,
     parts: Parts,
@@ -90,9 +92,15 @@ type Parts = Arc<Mutex<HashMap<SmolStr, i64>>>;
 /// A taken place, or several; dropping it frees them.
 #[derive(Debug)]
 pub struct FairPlace {
-    _of_all: Place,
+    of_all: Place,
+    /// The same places of the caller's part; an empty name has none.
+    part: Option<Part>,
+}
+
+/// Places of a caller's part.
+#[derive(Debug)]
+struct Part {
     caller: SmolStr,
-    /// The number of places of the caller's part.
     number: i64,
     parts: Parts,
 }
@@ -107,6 +115,9 @@ impl FairPlaces {
     /// number larger than that of all places, or of the caller's part, needs all of them.
     #[must_use]
     pub fn take(&self, caller: &str, number: u64) -> Option<FairPlace> {
+        if caller.is_empty() {
+            return Some(FairPlace { of_all: self.all.take_many(number)?, part: None });
+        }
         let most = self.most(caller);
         let own = i64::try_from(number).unwrap_or(i64::MAX).min(most);
         let mut parts = self.parts.lock();
@@ -117,16 +128,32 @@ impl FairPlaces {
         let of_all = self.all.take_many(number)?;
         let caller = SmolStr::from(caller);
         parts.insert(caller.clone(), taken + own);
-        Some(FairPlace { _of_all: of_all, caller, number: own, parts: Arc::clone(&self.parts) })
+        let part = Part { caller, number: own, parts: Arc::clone(&self.parts) };
+        Some(FairPlace { of_all, part: Some(part) })
+    }
+
+    /// Whether a caller may take places for something long: it leaves half of its part to what is short, and all
+    /// callers together leave a quarter of all.
+    pub(super) fn has_room_for_long(&self, caller: &str) -> bool {
+        let taken = self.all.taken.get();
+        if caller.is_empty() {
+            return taken <= self.all.most / 2;
+        }
+        let is_own_free = || self.parts.lock().get(caller).is_none_or(|own| *own <= self.most(caller) / 2);
+        taken <= self.all.most / 4 * 3 && is_own_free()
     }
 
     /// Takes several places for a caller, also if they are not free.
     #[must_use]
     pub fn force(&self, caller: &str, number: u64) -> FairPlace {
-        let (caller, number) = (SmolStr::from(caller), i64::try_from(number).unwrap_or(i64::MAX));
-        *self.parts.lock().entry(caller.clone()).or_default() += number;
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
         let of_all = Place::taken(number, self.all.taken.clone());
-        FairPlace { _of_all: of_all, caller, number, parts: Arc::clone(&self.parts) }
+        let part = (!caller.is_empty()).then(|| {
+            let caller = SmolStr::from(caller);
+            *self.parts.lock().entry(caller.clone()).or_default() += number;
+            Part { caller, number, parts: Arc::clone(&self.parts) }
+        });
+        FairPlace { of_all, part }
     }
 
     /// Whether a caller has less than its part of the places, however many are taken by others.
@@ -142,18 +169,44 @@ impl FairPlaces {
     }
 }
 
-impl Drop for FairPlace {
-    fn drop(&mut self) {
+impl Part {
+    /// Frees all but so many.
+    fn shrink(&mut self, number: i64) {
+        let fewer = number.min(self.number);
         let mut parts = self.parts.lock();
         let Some(taken) = parts.get_mut(&self.caller) else { return };
-        *taken -= self.number;
+        *taken -= self.number - fewer;
+        self.number = fewer;
         if *taken == 0 {
             parts.remove(&self.caller);
         }
     }
 }
 
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.shrink(0);
+    }
+}
+
 impl FairPlace {
+    /// Adds places of the same caller.
+    pub(super) fn add(&mut self, more: Self) {
+        self.of_all.add(more.of_all);
+        if let (Some(part), Some(mut more)) = (&mut self.part, more.part) {
+            part.number += std::mem::take(&mut more.number);
+        }
+    }
+
+    /// Frees all but so many.
+    pub(super) fn shrink(&mut self, number: usize) {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        self.of_all.shrink(number);
+        if let Some(part) = &mut self.part {
+            part.shrink(number);
+        }
+    }
+
     /// Returns a body that keeps the place until its client has taken all of it.
     pub fn hold(self, whole: Bytes) -> Body {
         Body::new(Held { rest: whole, _place: self })
@@ -207,6 +260,22 @@ mod tests {
         drop(other);
         assert!(places.take("c", 500).is_some());
         assert!(places.parts.lock().is_empty());
+    }
+
+    #[test]
+    fn places_can_be_added_and_freed_in_part() {
+        let places = FairPlaces::new(NonZeroUsize::new(100).unwrap(), IntGauge::new("bytes", "a test's").unwrap());
+        for caller in ["a", ""] {
+            let mut place = places.take(caller, 10).unwrap();
+            place.add(places.take(caller, 40).unwrap());
+            assert_eq!((places.all.taken.get(), places.has_room("a")), (50, caller.is_empty()));
+            place.shrink(20);
+            assert_eq!((places.all.taken.get(), places.has_room("a")), (20, true));
+            place.shrink(30);
+            assert_eq!(places.all.taken.get(), 20);
+            drop(place);
+            assert_eq!((places.all.taken.get(), places.parts.lock().len()), (0, 0));
+        }
     }
 
     #[test]

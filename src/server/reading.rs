@@ -7,11 +7,12 @@ use axum::body::{Body, Bytes, HttpBody as _};
 use bytes::BytesMut;
 use http_body_util::BodyExt as _;
 use hyper::body::Frame;
+use smol_str::SmolStr;
 use tokio::time::sleep;
 
-use super::{Place, Places};
+use super::{FairPlace, FairPlaces};
 
-/// Bytes of a short body. Longer ones leave half of all memory to short ones, which most events are.
+/// Bytes of a short body. Longer ones leave a part of all memory to short ones, which most events are.
 const SHORT: usize = 16 << 10;
 /// Bytes that a body counts at least, also before its first one: the header of its request is in memory too.
 const LEAST: usize = 1 << 10;
@@ -41,17 +42,18 @@ pub enum Unread {
 /// Places for the bytes of a body: as many as it has, and up to twice as many.
 #[derive(Debug)]
 pub struct Reading {
-    places: Places,
-    place: Option<Place>,
+    places: FairPlaces,
+    caller: SmolStr,
+    place: Option<FairPlace>,
     /// The number of places.
     number: usize,
 }
 
 impl Reading {
-    /// Begins without a place.
+    /// Begins without a place, for a caller of this name; see [`FairPlaces::take`].
     #[must_use]
-    pub const fn new(places: Places) -> Self {
-        Self { places, place: None, number: 0 }
+    pub const fn new(places: FairPlaces, caller: SmolStr) -> Self {
+        Self { places, caller, place: None, number: 0 }
     }
 
     /// Takes places for all bytes that were read, of which there are so many. Returns whether they were free.
@@ -60,14 +62,29 @@ impl Reading {
         if bytes <= self.number && self.place.is_some() {
             return true;
         }
-        if bytes > SHORT && !self.places.is_half_free() {
+        if bytes > SHORT && !self.places.has_room_for_long(&self.caller) {
             return false;
         }
         let number = bytes.max(self.number.saturating_mul(2)).max(LEAST);
-        let Some(more) = self.places.take_many((number - self.number) as u64) else { return false };
+        let Some(more) = self.places.take(&self.caller, (number - self.number) as u64) else { return false };
         match &mut self.place {
             Some(place) => place.add(more),
             None => self.place = Some(more),
+        }
+        self.number = number;
+        true
+    }
+
+    /// Frees places if so few bytes are left that others may need them. Returns whether it did: then nothing may be
+    /// reserved for more bytes.
+    #[must_use]
+    pub fn shrinks(&mut self, bytes: usize) -> bool {
+        let number = bytes.max(LEAST);
+        if self.number / 4 <= number {
+            return false;
+        }
+        if let Some(place) = &mut self.place {
+            place.shrink(number);
         }
         self.number = number;
         true
@@ -82,7 +99,7 @@ impl Reading {
 
 struct Held {
     bytes: Bytes,
-    _place: Option<Place>,
+    _place: Option<FairPlace>,
 }
 
 impl AsRef<[u8]> for Held {
@@ -91,9 +108,9 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Reads a body up to `limit` bytes, for at most `time`, and as far as `places` has one for each byte.
-pub async fn read(mut body: Body, limit: usize, time: Duration, places: &Places) -> Read {
-    let mut reading = Reading::new(places.clone());
+/// Reads a body up to `limit` bytes, for at most `time`, and as far as the caller may have a place for each byte.
+pub async fn read(mut body: Body, limit: usize, time: Duration, (places, caller): (&FairPlaces, &str)) -> Read {
+    let mut reading = Reading::new(places.clone(), caller.into());
     if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
         return Read::Begun(Unread::TooLarge, Bytes::new(), body);
     }
@@ -143,9 +160,9 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    fn places(most: usize) -> (Places, IntGauge) {
+    fn places(most: usize) -> (FairPlaces, IntGauge) {
         let taken = IntGauge::new("bytes", "a test's").unwrap();
-        (Places::new(NonZeroUsize::new(most).unwrap(), taken.clone()), taken)
+        (FairPlaces::new(NonZeroUsize::new(most).unwrap(), taken.clone()), taken)
     }
 
     fn pieces(pieces: &[&'static str]) -> Body {
@@ -174,7 +191,7 @@ mod tests {
             (pieces(&["12345678901"]), Some(Unread::TooLarge), "12345678901"),
             (pieces(&["12345", "67890", "1", "23"]), Some(Unread::TooLarge), "1234567890123"),
         ] {
-            assert_eq!(all(read(body, 10, SOON, &places).await).await, (why, expected.to_owned()));
+            assert_eq!(all(read(body, 10, SOON, (&places, "")).await).await, (why, expected.to_owned()));
             assert_eq!(taken.get(), 0);
         }
     }
@@ -184,11 +201,11 @@ mod tests {
     async fn a_body_counts_before_its_first_byte() {
         let (places, taken) = places(LEAST);
         let pending = || Body::from_stream(stream::pending::<std::io::Result<&str>>());
-        let mut first = Box::pin(read(pending(), 10, SOON, &places));
+        let mut first = Box::pin(read(pending(), 10, SOON, (&places, "")));
         assert!(first.as_mut().now_or_never().is_none());
-        let second = read(pending(), 10, SOON, &places).now_or_never();
+        let second = read(pending(), 10, SOON, (&places, "")).now_or_never();
         assert!(matches!(second, Some(Read::Begun(Unread::Full, ..))));
-        assert!(matches!(read(Body::empty(), 10, SOON, &places).now_or_never(), Some(Read::Whole(_))));
+        assert!(matches!(read(Body::empty(), 10, SOON, (&places, "")).now_or_never(), Some(Read::Whole(_))));
         drop(first);
         assert_eq!(taken.get(), 0);
     }
@@ -199,7 +216,7 @@ mod tests {
             sleep(Duration::from_secs(number * 7)).await;
             (number < 3).then(|| (Ok::<_, std::io::Error>(format!("{number}")), number + 1))
         });
-        let read = read(Body::from_stream(late), 10, Duration::from_secs(10), &places(1 << 20).0).await;
+        let read = read(Body::from_stream(late), 10, Duration::from_secs(10), (&places(1 << 20).0, "")).await;
         assert!(matches!(&read, Read::Begun(Unread::Late, first, _) if first == "01"));
         assert_eq!(all(read).await, (Some(Unread::Late), "012".to_owned()));
     }
@@ -215,7 +232,7 @@ mod tests {
         };
         let mut bodies = Vec::new();
         let refused = loop {
-            let mut reading = Box::pin(read(endless(1 << 20), LIMIT, SOON, &places));
+            let mut reading = Box::pin(read(endless(1 << 20), LIMIT, SOON, (&places, "")));
             match reading.as_mut().now_or_never() {
                 None => bodies.push(reading),
                 Some(read) => break read,
@@ -225,19 +242,54 @@ mod tests {
         assert!(matches!(refused, Read::Begun(Unread::Full, first, _) if first.len() <= SHORT + 1024));
         assert!(bodies.len() > 2 && taken.get() >= 3 << 20, "{}", bodies.len());
         for _ in 0..50 {
-            let Read::Whole(kept) = read(Body::from("x".repeat(SHORT)), LIMIT, SOON, &places).await else {
+            let Read::Whole(kept) = read(Body::from("x".repeat(SHORT)), LIMIT, SOON, (&places, "")).await else {
                 panic!("a short body has room");
             };
             drop(kept);
         }
         bodies.clear();
         let before = taken.get();
-        let whole = read(Body::from("x".repeat(2 << 20)), LIMIT, SOON, &places).await;
+        let whole = read(Body::from("x".repeat(2 << 20)), LIMIT, SOON, (&places, "")).await;
         let Read::Whole(kept) = whole else { panic!("there is room again") };
         let clone = kept.clone();
         drop(kept);
         assert_eq!((before, taken.get()), (0, 2 << 20));
         drop(clone);
         assert_eq!(taken.get(), 0);
+    }
+
+    /// Fault: one caller's unfinished bodies took all room, or so much that no other's long body had any.
+    #[tokio::test]
+    async fn a_callers_bodies_leave_room_for_others() {
+        const LIMIT: usize = 1 << 20;
+        let (places, taken) = places(4 * LIMIT);
+        let unfinished = |size: usize| {
+            let body = stream::iter([Ok::<_, std::io::Error>(" ".repeat(size))]);
+            Body::from_stream(futures_util::StreamExt::chain(body, stream::pending()))
+        };
+        let mut bodies = Vec::new();
+        for size in [LIMIT, SHORT] {
+            loop {
+                let mut reading = Box::pin(read(unfinished(size), LIMIT, SOON, (&places, "a")));
+                if reading.as_mut().now_or_never().is_some() {
+                    break;
+                }
+                bodies.push(reading);
+            }
+        }
+        assert!(taken.get() <= 2 << 20 && taken.get() > (2 << 20) - (32 << 10), "{}", taken.get());
+        let long = read(Body::from("x".repeat(LIMIT)), LIMIT, SOON, (&places, "b")).await;
+        let short = read(Body::from("x"), LIMIT, SOON, (&places, "c")).await;
+        assert!(matches!((long, short), (Read::Whole(_), Read::Whole(_))));
+    }
+
+    #[test]
+    fn what_is_no_longer_read_frees_its_places() {
+        let (places, taken) = places(1 << 20);
+        let mut reading = Reading::new(places, "a".into());
+        assert!(reading.covers(SHORT) && !reading.shrinks(SHORT) && reading.shrinks(0));
+        assert_eq!(taken.get(), LEAST as i64);
+        assert!(!reading.shrinks(0) && reading.covers(SHORT));
+        assert_eq!(taken.get(), SHORT as i64);
     }
 }

@@ -9,7 +9,7 @@ use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::KeySecret;
 use eventweir::passthrough::{Callers, Metrics, Passthrough, Settings};
-use eventweir::server::{Answer, Origins, Peer, PeerCertificate, Places};
+use eventweir::server::{Answer, FairPlaces, Origins, Peer, PeerCertificate};
 use eventweir::upstream::Upstream;
 use futures_util::{StreamExt as _, stream};
 use http::header::UPGRADE;
@@ -333,7 +333,7 @@ async fn an_unreachable_apiserver_is_a_503_until_it_is_back() {
 const ONE: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN;
 
 /// The pass-through of a program, in front of a face that answers 201.
-fn alone(program: &Program, bodies: Places) -> impl Answer {
+fn alone(program: &Program, bodies: FairPlaces) -> impl Answer {
     let Upstream::Apiserver(apiserver) = program.app.upstream() else { unreachable!() };
     let settings = Settings { max_in_flight: ONE, max_upgrades: ONE, max_body_bytes: 1 << 10, body_timeout: DEADLINE };
     let face = service_fn(|_: Request<Body>| async { Ok(answer(201, "taken")) });
@@ -353,10 +353,10 @@ fn alone(program: &Program, bodies: Places) -> impl Answer {
 async fn an_event_for_which_other_bodies_leave_no_room_is_forwarded() {
     let behind = Behind::plain(|_| async { answer(401, "{}") }).await;
     let program = behind.program("", "").await;
-    let bodies = Places::new(ONE, IntGauge::new("bytes", "a test's").unwrap());
+    let bodies = FairPlaces::new(ONE, IntGauge::new("bytes", "a test's").unwrap());
     let service = alone(&program, bodies.clone());
     for (is_taken, status) in [(false, 201), (true, 401), (false, 201)] {
-        let other = is_taken.then(|| bodies.take().unwrap());
+        let other = is_taken.then(|| bodies.take("", 1).unwrap());
         let request = Request::post(EVENTS).header(CALLER.0, CALLER.1).body(Body::from("{}")).unwrap();
         let Ok(response) = service.clone().oneshot(request).await;
         assert_eq!(response.status(), status);
@@ -370,7 +370,7 @@ async fn an_event_for_which_other_bodies_leave_no_room_is_forwarded() {
 async fn a_client_with_only_a_certificate_is_refused_with_the_reason() {
     let behind = Behind::plain(|_| async { answer(200, "{}") }).await;
     let program = behind.program("", "").await;
-    let service = alone(&program, Places::new(ONE, IntGauge::new("bytes", "a test's").unwrap()));
+    let service = alone(&program, FairPlaces::new(ONE, IntGauge::new("bytes", "a test's").unwrap()));
     let certificate = PeerCertificate { common_name: "jane".to_owned(), organizations: Vec::new(), expires: i64::MAX };
     let peer = Peer { certificate: Some(certificate), ..Peer::default() };
     let ask = async |method: &str, path: &str, headers: &[(&'static str, &'static str)]| {

@@ -16,6 +16,7 @@ mod review;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Uri;
@@ -169,11 +170,17 @@ impl Admitting {
 }
 
 /// `POST /eventweir/v1/admit`
-pub(super) async fn admit(State(face): State<Face>, uri: Uri, body: Body) -> Response {
+pub(super) async fn admit(
+    State(face): State<Face>,
+    caller: Option<Extension<Caller>>,
+    uri: Uri,
+    body: Body,
+) -> Response {
     let Some(admitting) = face.0.admission.get() else { return not_served(uri).await };
     let began = face.0.shards.clock().now().mono;
     let limits = Settings { request_timeout: admitting.settings.timeout, ..face.0.settings };
-    let read = decode::read(body, &limits, &face.0.bodies).await;
+    let caller = caller.as_ref().map_or("", |Extension(caller)| &caller.name);
+    let read = decode::read(body, &limits, (&face.0.bodies, caller)).await;
     // The wait for the caller's bytes belongs to the timeout, but it is not time that the answer takes.
     let arrived = face.0.shards.clock().now().mono;
     let body = read.map_err(Status::from);

@@ -69,11 +69,11 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
     let until_read = Arc::clone(&place);
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
     let (reader, manager) = (face.clone(), asked.writer().manager);
+    let reading = Reading::new(face.bodies(), asked.user().into());
     let caller = asked.caller;
     // The answer begins while the request is still being read. If the client reads no results, no more of its request
     // is read.
     let task = async move {
-        let reading = Reading::new(reader.bodies());
         let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer: Vec::new(), reading, results };
         batch.run(body).await;
         drop(place);
@@ -162,6 +162,10 @@ impl Batch {
             if !self.reading.covers(self.buffer.len()) {
                 self.refuse_rest(RejectReason::Limited, &decode::no_room()).await;
                 return;
+            }
+            // A batch may last for hours after one long line.
+            if self.reading.shrinks(self.buffer.len()) {
+                self.buffer.shrink_to_fit();
             }
         }
         let rest = std::mem::take(&mut self.buffer);

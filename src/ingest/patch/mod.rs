@@ -114,7 +114,7 @@ async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPat
         return Err(Rejection::new(RejectReason::MediaType, status.with_details(StatusDetails::default())));
     };
     let form = asked.form(face)?;
-    let body = decode::read(body, &face.0.settings, &face.0.bodies).await?;
+    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
     let repaired = match json::repaired(&body) {
         Cow::Owned(text) => Some(text),
         Cow::Borrowed(_) => None,

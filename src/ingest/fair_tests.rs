@@ -11,6 +11,7 @@ use super::tests::guarded;
 use super::{Face, guard};
 use crate::access;
 use crate::correlator::Pattern;
+use crate::ledger::RejectReason;
 use crate::server::{Origins, Peer, PeerCertificate};
 
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
@@ -106,6 +107,18 @@ async fn unfinished_bodies_of_one_caller_leave_room_for_others() {
     };
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(ask(&face, "b", Method::POST, EVENTS, event("b", 1 << 20)).await.status(), StatusCode::CREATED);
+}
+
+/// Fault: the answer ended as if it were complete, and nothing counted the events that were not taken.
+#[tokio::test(start_paused = true)]
+async fn a_batch_whose_results_are_not_read_has_no_complete_answer() {
+    let face = shared(access::Fairness::default());
+    let answer = ask(&face, "a", Method::POST, guard::BATCH, "x\n".repeat(10_000)).await;
+    // Time is paused, and passes while the batch waits.
+    tokio::time::sleep(face.0.settings.request_timeout * 2).await;
+    let unread = face.0.shards.balance().ledger.rejected(RejectReason::Unread);
+    assert!(axum::body::to_bytes(answer.into_body(), usize::MAX).await.is_err());
+    assert_eq!(unread, 1);
 }
 
 /// Fault: only answers to a GET were counted, so that a caller could keep any number of changed events in memory.

@@ -22,6 +22,7 @@ use futures_util::stream::{self, StreamExt as _};
 use http_body_util::BodyExt as _;
 use smol_str::SmolStr;
 use tokio::sync::mpsc;
+use tower::BoxError;
 
 use self::results::{failure, success};
 use self::sniff::{group_of, is_document};
@@ -74,9 +75,11 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
     // The answer begins while the request is still being read. If the client reads no results, no more of its request
     // is read.
     let task = async move {
-        let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer: Vec::new(), reading, results };
+        let (buffer, ended) = (Vec::new(), Ok(()));
+        let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer, reading, results, ended };
         batch.run(body).await;
         drop(place);
+        batch.ended
     };
     let task = face.0.tasks.spawn(task);
     let lines = stream::poll_fn(move |context| {
@@ -84,8 +87,11 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
         lines.poll_recv(context)
     })
     .map(Ok);
-    // After a panic the client must not take the answer for complete.
-    let end = stream::once(task).filter_map(async |ended| ended.err().map(Err));
+    // After a panic, or without further results, the client must not take the answer for complete.
+    let end = stream::once(task).filter_map(async |ended| match ended {
+        Ok(ended) => ended.err().map(|fault| Err(BoxError::from(fault))),
+        Err(fault) => Some(Err(fault.into())),
+    });
     let body = Body::from_stream(lines.chain(end));
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
@@ -106,7 +112,14 @@ struct Batch {
     /// Places for the bytes of `buffer`.
     reading: Reading,
     results: mpsc::Sender<Bytes>,
+    /// Whether all results could be sent.
+    ended: std::result::Result<(), ResultsUnread>,
 }
+
+/// Ends the answer to a batch whose results are not read.
+#[derive(Debug, thiserror::Error)]
+#[error("the results of the batch were not read in time")]
+struct ResultsUnread;
 
 /// The result of an event: its acceptance, or the refusal.
 type Result = std::result::Result<Taken, Box<Status>>;
@@ -363,12 +376,18 @@ impl Batch {
         let _last = self.send(line).await;
     }
 
-    /// Sends result lines. Ends the batch if the client has disconnected or does not read in time.
-    async fn send(&self, lines: Vec<u8>) -> Flow {
+    /// Sends result lines. Ends the batch if the client has disconnected or does not read in time; then the rest of its
+    /// request counts as one occurrence.
+    async fn send(&mut self, lines: Vec<u8>) -> Flow {
         let patience: Duration = self.face.0.settings.request_timeout;
         match tokio::time::timeout(patience, self.results.send(lines.into())).await {
             Ok(Ok(())) => Flow::Continue(()),
-            Ok(Err(_)) | Err(_) => Flow::Break(()),
+            Ok(Err(_)) => Flow::Break(()),
+            Err(_) => {
+                self.face.0.shards.reject(RejectReason::Unread, 1);
+                self.ended = Err(ResultsUnread);
+                Flow::Break(())
+            }
         }
     }
 }

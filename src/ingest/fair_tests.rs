@@ -145,6 +145,37 @@ async fn a_caller_that_does_not_read_its_answers_gets_no_further_ones() {
     assert_eq!(post("a", 100).await.status(), StatusCode::CREATED);
 }
 
+/// Fault: without authentication, answers that were not read had no limit.
+#[tokio::test]
+async fn unknown_callers_have_a_limit_of_unread_answers_together() {
+    let (face, _) = guarded(access::Settings::default());
+    let mut unread = Vec::new();
+    for number in 0..16 {
+        let answer = ask(&face, "", Method::POST, EVENTS, event(&format!("a-{number}"), 1 << 20)).await;
+        assert_eq!(answer.status(), StatusCode::CREATED);
+        unread.push(answer);
+    }
+    assert_eq!(ask(&face, "", Method::POST, EVENTS, event("b", 1)).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(face.0.shards.balance().ledger.rejected(RejectReason::Limited), 1);
+    assert_eq!(ask(&face, "", Method::GET, "/livez", "").await.status(), StatusCode::OK);
+    drop(unread.pop());
+    assert_eq!(ask(&face, "", Method::POST, EVENTS, event("b", 1)).await.status(), StatusCode::CREATED);
+}
+
+/// Fault: any number of requests that waited for a place passed the limit at once.
+#[tokio::test]
+async fn unread_answers_count_when_a_request_gets_its_place() {
+    let fairness = access::Fairness { max_in_flight: 2.try_into().unwrap(), ..access::Fairness::default() };
+    let face = shared(fairness);
+    let endless = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+    let mut first = Box::pin(ask(&face, "a", Method::POST, EVENTS, endless));
+    let mut second = Box::pin(ask(&face, "a", Method::POST, EVENTS, event("a", 1)));
+    assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+    let _unread = face.0.answer_bytes.force("a", 8 << 20);
+    drop(first);
+    assert_eq!(second.await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
 /// Fault: it was encoded by the thread that also answers probes, for seconds.
 #[test]
 fn a_list_is_not_encoded_by_a_thread_that_answers_others() {

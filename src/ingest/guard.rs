@@ -38,11 +38,16 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
         // Hides the value in logs of the headers.
         value.set_sensitive(true);
     }
-    if !face.0.access.authenticates() || HEALTH.contains(&request.uri().path()) {
+    if HEALTH.contains(&request.uri().path()) {
         return next.run(request).await;
     }
     let (mut head, body) = request.into_parts();
-    match enter(&face, &mut head).await {
+    let entered = if face.0.access.authenticates() {
+        enter(&face, &mut head).await
+    } else {
+        may_be_answered(&face, "").map(|()| None)
+    };
+    match entered {
         Ok(place) => {
             let caller = head.extensions.get().map(|caller: &Caller| caller.name.clone());
             let mut response = next.run(Request::from_parts(head, body)).await;
@@ -92,22 +97,31 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
         let message = "Internal error occurred: a group, a uid or an extra is impersonated without Impersonate-User";
         return Err((Status::new(500, "InternalError", message), None));
     }
-    if !face.0.answer_bytes.has_room(&caller.name) {
-        let message = "Too many answers wait for this user to read them, please try again later";
-        return Err((Status::too_many_requests(message, 1), None));
-    }
+    may_be_answered(face, &caller.name)?;
     let attributes = attributes(&head.method, &head.uri);
     // Watches have their own limit.
     let place = if attributes.verb == "watch" {
         None
     } else {
-        Some(face.turn(&caller).await.map_err(|status| (status, None))?)
+        let turn = face.turn(&caller).await.map_err(|status| (status, None))?;
+        // Those before it may have been answered meanwhile.
+        may_be_answered(face, &caller.name)?;
+        Some(turn)
     };
     if attributes.target != Target::Path(SmolStr::new_static(BATCH)) {
         access.authorize(&caller, &attributes).await.map_err(unasked)?;
     }
     head.extensions.insert(caller);
     Ok(place)
+}
+
+/// Refuses a request if too many answers wait already.
+fn may_be_answered(face: &Face, caller: &str) -> Result<(), Refused> {
+    if face.0.answer_bytes.has_room(caller) {
+        return Ok(());
+    }
+    let message = "Too many answers wait for their clients to read them, please try again later";
+    Err((Status::too_many_requests(message, 1), None))
 }
 
 /// Returns the caller of an admission review, if it needs no authorisation. It waits for no place, because a client

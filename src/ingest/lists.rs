@@ -23,7 +23,8 @@ const LONG: u64 = 64 << 10;
 /// Bytes of an answer above which it counts. Shorter ones take no more memory than their request.
 const SHORT: u64 = 4 << 10;
 /// LIMIT: bytes of answers that wait for their clients, except long ones to a GET. A change was made, so its answer is
-/// not refused, but further requests of a caller that has half of these bytes are.
+/// not refused, but further requests are: at all of these bytes, or of a known caller that has half of them. Requests that
+/// run meanwhile add their answers.
 pub(super) const ANSWER_BYTES: NonZeroUsize = NonZeroUsize::new(16 << 20).unwrap();
 
 /// The caller of a request, among the extensions of its answer.

@@ -155,7 +155,7 @@ struct Inner {
     // LIMIT: `max_list_bytes`; beyond it a long answer is replaced by 429. One that is longer needs all of them.
     list_bytes: FairPlaces,
     /// Places for the bytes of other answers.
-    // LIMIT: `lists::ANSWER_BYTES`; a caller that has its part of them is refused with 429.
+    // LIMIT: `lists::ANSWER_BYTES`; beyond it, or a caller's part of it, further requests are refused with 429.
     answer_bytes: FairPlaces,
     /// Places for batches.
     // LIMIT: `batch::BATCHES`; further ones are refused with 429.

@@ -156,11 +156,18 @@ impl FairPlaces {
         FairPlace { of_all, part }
     }
 
-    /// Whether a caller has less than its part of the places, however many are taken by others.
+    /// Whether a caller has less than its part of the places, and all callers less than all. What a caller has forced
+    /// beyond its part takes no room from others.
     #[must_use]
     pub fn has_room(&self, caller: &str) -> bool {
+        let taken = self.all.taken.get();
         // Most often no place is taken.
-        self.all.taken.get() == 0 || self.parts.lock().get(caller).is_none_or(|taken| *taken < self.most(caller))
+        if taken == 0 || caller.is_empty() {
+            return taken < self.all.most;
+        }
+        let (parts, most) = (self.parts.lock(), self.most(caller));
+        let is_own_free = parts.get(caller).is_none_or(|own| *own < most);
+        is_own_free && (taken < self.all.most || parts.values().map(|own| *own.min(&most)).sum::<i64>() < self.all.most)
     }
 
     /// The most places of a caller.
@@ -287,5 +294,19 @@ mod tests {
         assert!(places.has_room("a") && places.take("b", 50).is_some());
         drop(first);
         assert_eq!(places.all.taken.get(), 0);
+    }
+
+    /// Fault: however many were forced by all together, each further caller had room.
+    #[test]
+    fn forced_places_leave_no_room_only_together() {
+        let places = FairPlaces::new(NonZeroUsize::new(100).unwrap(), IntGauge::new("bytes", "a test's").unwrap());
+        let _first = places.force("a", 500);
+        assert!(places.has_room("b"), "the part of one caller");
+        let second = places.force("b", 49);
+        assert!(places.has_room("c") && !places.has_room(""));
+        let third = places.force("c", 1);
+        assert!(!places.has_room("d"));
+        drop((second, third));
+        assert!(places.has_room("d"));
     }
 }

@@ -46,6 +46,8 @@ const COUNT_MAX: usize = 100_000_000;
 const MEMORY_MAX: usize = 64 << 30;
 /// LIMIT: bytes of an annotation. All annotations of an object take at most 256 KiB, and its tags need some of them.
 const ANNOTATION_MAX: usize = 32 << 10;
+/// Most watches. The connections to the API server have room for 16,384 requests at once, writes and reads included.
+const WATCHES_MAX: usize = 15_000;
 
 /// LIMIT: memory of a shadow configuration that does not set `memory`; its limits follow from this.
 const SHADOW_MEMORY: NonZeroUsize = const { NonZeroUsize::new(256 << 20).unwrap() };
@@ -408,7 +410,7 @@ fn ingest(section: &mut Section<'_>, ingest: &mut ingest::Settings, has_spool: b
     section.set("maxConnections", &mut ingest.max_connections, &values::positive(1_000_000));
     section.set("requestTimeout", &mut ingest.request_timeout, &values::duration(MILLISECOND..=HOUR));
     section.set("maxAliases", &mut ingest.max_aliases, &values::positive(COUNT_MAX));
-    section.set("maxWatches", &mut ingest.max_watches, &values::positive(1_000_000));
+    section.set("maxWatches", &mut ingest.max_watches, &values::positive(WATCHES_MAX));
     section.set("maxListBytes", &mut ingest.max_list_bytes, &values::size(1 << 10..=4 << 30));
     section.set("maxReadBytes", &mut ingest.max_read_bytes, &values::size(1 << 10..=4 << 30));
     section.set("ack", &mut ingest.ack, &values::choice(&ACK));

@@ -61,6 +61,7 @@ pub use look::TopQuery;
 pub use metrics::Metrics;
 pub use respond::refusal;
 pub use settings::Settings;
+pub use unread::discard;
 
 use crate::access::{Access, Turns};
 use crate::event::ApiGroup;

@@ -30,9 +30,16 @@ pub(super) async fn unread((): (), request: Request, next: impl Answer) -> Respo
     let kept = Arc::new(Mutex::new(body.into_data_stream()));
     let response = next.run(Request::from_parts(head, reader(&kept))).await;
     if response.status().is_client_error() || response.status().is_server_error() {
-        let _in_time = timeout(TIMEOUT, discard(reader(&kept))).await;
+        let _in_time = timeout(TIMEOUT, read(reader(&kept))).await;
     }
     response
+}
+
+/// Reads what a refusal has left of the body of a request of this version.
+pub async fn discard(version: Version, body: Body) {
+    if version == Version::HTTP_2 && !body.is_end_stream() {
+        let _in_time = timeout(TIMEOUT, read(body)).await;
+    }
 }
 
 /// Returns a body that reads on where the last reader has stopped.
@@ -42,7 +49,7 @@ fn reader(kept: &Arc<Mutex<BodyDataStream>>) -> Body {
 }
 
 /// Reads a body to its end or beyond the limit. Keeps none of it: any caller can be refused.
-async fn discard(body: Body) {
+async fn read(body: Body) {
     let (mut parts, mut bytes) = (body.into_data_stream(), 0);
     while let Some(Ok(part)) = parts.next().await {
         bytes += part.len();

@@ -21,7 +21,7 @@ use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
-use crate::ingest::Unable;
+use crate::ingest::{self, Unable};
 use crate::server::{Answer, Read, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
@@ -46,6 +46,10 @@ impl Passthrough {
             let Some(known) = known else {
                 // Ingest refuses it. A body that it does not read takes no room from other callers' events.
                 let answer = S::clone(face).run(Request::from_parts(parts.clone(), Body::empty())).await;
+                if !self.falls_back(&parts, &answer) {
+                    ingest::discard(parts.version, body).await;
+                    return (Kind::Events, answer);
+                }
                 return self.fall_back(answer, parts, streamed(body)).await;
             };
             caller = known;
@@ -102,7 +106,7 @@ impl Passthrough {
 
     /// Forwards a write to which ingest gives this answer, if the apiserver might accept it.
     async fn fall_back(&self, answer: Response, parts: Parts, body: Outgoing) -> Answered {
-        if !is_forwarded(&parts.method, &answer) || !self.is_forwardable(&parts) {
+        if !self.falls_back(&parts, &answer) {
             return (Kind::Events, answer);
         }
         match self.send(parts, body).await {
@@ -112,6 +116,11 @@ impl Passthrough {
             // If the apiserver does not answer either, the answer of ingest says more.
             Err((kind, _)) => (kind, answer),
         }
+    }
+
+    /// Whether a write to which ingest gives this answer is forwarded.
+    fn falls_back(&self, parts: &Parts, answer: &Response) -> bool {
+        is_forwarded(&parts.method, answer) && self.is_forwardable(parts)
     }
 
     /// Forwards a write that names a forwarded event; `None` for all other writes.

@@ -334,6 +334,11 @@ const ONE: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN;
 
 /// The pass-through of a program, in front of a face that answers 201.
 fn alone(program: &Program, bodies: FairPlaces) -> impl Answer {
+    alone_with(program, bodies, access::Settings::default())
+}
+
+/// The same, with callers.
+fn alone_with(program: &Program, bodies: FairPlaces, callers: access::Settings) -> impl Answer {
     let Upstream::Apiserver(apiserver) = program.app.upstream() else { unreachable!() };
     let settings = Settings { max_in_flight: ONE, max_upgrades: ONE, max_body_bytes: 1 << 10, body_timeout: DEADLINE };
     let face = service_fn(|_: Request<Body>| async { Ok(answer(201, "taken")) });
@@ -341,7 +346,7 @@ fn alone(program: &Program, bodies: FairPlaces) -> impl Answer {
     let forwarder = apiserver.forwarder().expect("an API server").clone();
     let ask: access::Ask = Arc::new(|_, _| Box::pin(std::future::pending()));
     let counted = access::Metrics::new(&Registry::new());
-    let access = Access::new(access::Settings::default(), ask, Clock::simulated(0), KeySecret(7, 9), counted);
+    let access = Access::new(callers, ask, Clock::simulated(0), KeySecret(7, 9), counted);
     let callers = Callers { access, forwarder, impersonator: None };
     let passthrough =
         Passthrough::new(settings, callers, metrics, bodies, TaskTracker::new(), CancellationToken::new());
@@ -363,6 +368,30 @@ async fn an_event_for_which_other_bodies_leave_no_room_is_forwarded() {
         drop(other);
     }
     assert_eq!(behind.seen().iter().filter(|seen| seen.line.starts_with("POST")).count(), 1);
+    program.stop().await;
+}
+
+/// Fault: curl reported the reset of the stream, and not the refusal.
+#[tokio::test]
+async fn a_refused_body_is_read_over_http2() {
+    let behind = Behind::plain(|_| async { answer(200, "{}") }).await;
+    let program = behind.program("", "").await;
+    let bodies = FairPlaces::new(ONE, IntGauge::new("bytes", "a test's").unwrap());
+    let tokens = access::TokenReview { is_on: true, ..access::TokenReview::default() };
+    let service = alone_with(&program, bodies, access::Settings { tokens, ..access::Settings::default() });
+    for (version, is_read) in [(Version::HTTP_2, true), (Version::HTTP_11, false)] {
+        let was_read = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&was_read);
+        let body = Body::from_stream(stream::once(async move {
+            noted.store(true, Ordering::Relaxed);
+            Ok::<_, std::io::Error>("{}")
+        }));
+        // Without a token no review is needed.
+        let request = Request::post(EVENTS).version(version).body(body).unwrap();
+        let Ok(_) = service.clone().oneshot(request).await;
+        assert_eq!(was_read.load(Ordering::Relaxed), is_read);
+    }
+    assert!(behind.passed_on().is_empty());
     program.stop().await;
 }
 

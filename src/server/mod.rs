@@ -336,19 +336,19 @@ fn service(
     Future = impl Future<Output = Result<Response, Infallible>> + Send + 'static,
 > {
     service_fn(move |mut request: Request<Incoming>| {
+        let (version, is_get) = (request.version(), request.method() == Method::GET);
+        progress.version.get_or_init(|| version);
+        let running = (version == Version::HTTP_2).then(|| progress.answers.begin());
         if request.headers().len() > HEADER_FIELDS {
             let mut refusal = Response::default();
             *refusal.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             return Either::Left(ready(Ok(refusal)));
         }
         request.extensions_mut().insert(peer.clone());
-        let (version, is_get) = (request.version(), request.method() == Method::GET);
-        progress.version.get_or_init(|| version);
         progress.is_watched.store(false, Ordering::Relaxed);
         let has_body = version < Version::HTTP_2 && !request.body().is_end_stream();
         progress.is_unread.store(has_body, Ordering::Relaxed);
         let (closing, progress) = (closing.clone(), Arc::clone(&progress));
-        let running = (version == Version::HTTP_2).then(|| progress.answers.begin());
         let request = if has_body {
             request.map(|body| Body::new(Noted::new(body, Arc::clone(&progress))))
         } else {

@@ -304,6 +304,26 @@ async fn an_http2_client_that_reads_nothing_is_closed_and_one_that_reads_slowly_
     }
 }
 
+/// Fault: a connection with only such requests was closed as if none had arrived.
+#[tokio::test(start_paused = true)]
+async fn a_request_with_too_many_fields_is_a_request() {
+    let settings = server().await.0.settings;
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+    let connected = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
+    let mut serving = JoinSet::new();
+    serving.spawn(connected.serve(far, Peer::default(), answering(|_| async { Response::default() })));
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.unwrap();
+    let mut client = JoinSet::new();
+    client.spawn(connection.map(drop));
+    for _ in 0..4 {
+        let request = (0..=HEADER_FIELDS).fold(Request::get("http://x/"), |request, _| request.header("a", "b"));
+        let answer = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+        assert!(timeout(LIMIT / 2, serving.join_next()).await.is_err(), "closed");
+    }
+}
+
 /// Fault: it stayed open for as long as its pings were answered, and 64 of them kept all others from the admin port.
 #[tokio::test(start_paused = true)]
 async fn an_http2_connection_without_a_request_is_closed_and_one_with_a_watch_is_not() {

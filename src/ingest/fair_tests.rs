@@ -232,6 +232,8 @@ async fn everything_that_lists_events_waits_for_a_turn_of_lists() {
             false
         };
         assert!(!is_answered.await, "{method} {path}");
+        // Fault: that of the admin port's page did not.
+        assert!(face.explain("", Some("namespace=shop&object=pod/web-0")).now_or_never().is_none());
         turns.pop();
         assert_eq!(asking.await.status(), StatusCode::OK, "{method} {path}");
         turns.push(face.list_turn("b").await.unwrap());

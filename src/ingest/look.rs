@@ -76,8 +76,7 @@ fn document(document: &impl serde::Serialize) -> Response {
 
 /// `GET /eventweir/v1/explain`
 pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
-    let _turn = face.list_turn(asked.user()).await?;
-    Ok(document(&face.explain(asked.query()).await.map_err(Status::bad_request)?))
+    Ok(document(&face.explain(asked.user(), asked.query()).await?))
 }
 
 /// `GET /eventweir/v1/top`
@@ -171,12 +170,13 @@ impl Face {
         }))
     }
 
-    /// Explains the occurrences that a query string selects.
+    /// Explains the occurrences that a query string selects, to a caller of this name; it may be empty.
     ///
     /// # Errors
-    /// The fault of the query.
-    pub async fn explain(&self, query: Option<&str>) -> Result<Explanation, String> {
-        let mut query = Query::parse(pairs(query))?;
+    /// 400 with the fault of the query; 429 if too many lists are being made.
+    pub async fn explain(&self, caller: &str, query: Option<&str>) -> Result<Explanation, Status> {
+        let _turn = self.list_turn(caller).await?;
+        let mut query = Query::parse(pairs(query)).map_err(Status::bad_request)?;
         let told = (!query.event.is_empty()).then(|| self.0.aliases.get(&query.namespace, &query.event)).flatten();
         if let Some(told) = told {
             query.follow_alias(&told);

@@ -566,7 +566,7 @@ async fn an_invalid_event_of_a_batch_leaves_no_trace_where_its_caller_may_not_wr
     assert_eq!(codes, [&json!(422), &json!(403)], "{lines:?}");
     for (namespace, objects) in [("shop", 1), ("bank", 0)] {
         let query = format!("namespace={namespace}&object=pod/web-0");
-        assert_eq!(guarded.face.explain(Some(&query)).await.unwrap().objects.len(), objects, "{namespace}");
+        assert_eq!(guarded.face.explain("", Some(&query)).await.unwrap().objects.len(), objects, "{namespace}");
     }
 }
 

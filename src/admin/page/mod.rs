@@ -357,9 +357,12 @@ pub(super) async fn explain(State(admin): State<Admin>, uri: Uri) -> Response {
         return refused(StatusCode::FORBIDDEN, &mut html, HIDDEN);
     }
     let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    let explanation = match face.explain(uri.query()).await {
+    let explanation = match face.explain("", uri.query()).await {
         Ok(explanation) => serde_json::to_value(&explanation).unwrap_or_default(),
-        Err(fault) => return refused(StatusCode::BAD_REQUEST, &mut html, &fault),
+        Err(status) => {
+            let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::BAD_REQUEST);
+            return refused(code, &mut html, &status.message);
+        }
     };
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     html.tag("<h2 id=\"answer\">").text(&text(&explanation["answer"]["text"])).tag("</h2><p>");

@@ -170,6 +170,7 @@ async fn connections_to_the_admin_port_keep_no_probe_out() {
         assert_eq!(end_of(1, &mut connection).await, End::Answered(200), "{} are open", idle.len());
         idle.push(connection);
     }
+    assert_eq!(end_of(3, &mut idle[0]).await, End::Closed, "the oldest has ended");
     entry.close().await;
 }
 

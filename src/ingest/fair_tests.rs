@@ -75,7 +75,7 @@ async fn a_batch_that_does_not_end_keeps_no_place_of_other_requests() {
 #[tokio::test]
 async fn a_batch_frees_the_room_of_a_line_that_has_ended() {
     let face = shared(access::Fairness::default());
-    let (line, lines) = tokio::sync::mpsc::unbounded_channel::<&[u8]>();
+    let (line, lines) = tokio::sync::mpsc::channel::<&[u8]>(1);
     let pieces = stream::unfold(lines, async |mut lines| Some((Ok::<_, std::io::Error>(lines.recv().await?), lines)));
     let _answer = ask(&face, "a", Method::POST, guard::BATCH, Body::from_stream(pieces)).await;
     let until = async |is_reached: fn(i64) -> bool| {
@@ -83,9 +83,9 @@ async fn a_batch_frees_the_room_of_a_line_that_has_ended() {
             tokio::task::yield_now().await;
         }
     };
-    line.send(&[b'x'; 20_000]).unwrap();
+    line.send(&[b'x'; 20_000]).await.unwrap();
     until(|bytes| bytes >= 20_000).await;
-    line.send(b"\n").unwrap();
+    line.send(b"\n").await.unwrap();
     until(|bytes| bytes <= 1 << 10).await;
 }
 
@@ -183,7 +183,7 @@ fn a_list_is_not_encoded_by_a_thread_that_answers_others() {
     runtime.block_on(async {
         let face = shared(access::Fairness::default());
         assert_eq!(ask(&face, "a", Method::POST, EVENTS, event("a", 1)).await.status(), StatusCode::CREATED);
-        let (free, is_freed) = std::sync::mpsc::channel::<()>();
+        let (free, is_freed) = std::sync::mpsc::sync_channel::<()>(1);
         let occupied = tokio::task::spawn_blocking(move || is_freed.recv());
         let mut listing = Box::pin(ask(&face, "a", Method::GET, EVENTS, ""));
         for _ in 0..100 {
@@ -207,6 +207,18 @@ async fn a_caller_has_half_of_the_turns_of_lists() {
     assert!(other.is_some_and(|turn| turn.is_ok()));
     drop(turns);
     assert!(third.now_or_never().is_some());
+}
+
+/// Fault: the next list was made while those before it waited for their compression, in any number.
+#[tokio::test]
+async fn the_turn_of_a_list_ends_when_its_answer_counts() {
+    let face = shared(access::Fairness::default());
+    let _first = face.list_turn("").await.unwrap();
+    let request = Request::get(EVENTS).body(Body::empty()).unwrap();
+    let made = face.router().oneshot(request).await.unwrap();
+    assert!(face.list_turn("").now_or_never().is_none());
+    let _answer = face.counted_until_read(&Method::GET, made).await;
+    assert!(face.list_turn("").now_or_never().is_some());
 }
 
 /// Fault: they were read and encoded beside the four lists that may be.

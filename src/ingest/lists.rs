@@ -1,6 +1,7 @@
 //! Limits of lists in memory: those that are made, and those that wait for their clients.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use axum::body::HttpBody as _;
 use axum::http::Method;
@@ -27,6 +28,10 @@ const SHORT: u64 = 4 << 10;
 /// run meanwhile add their answers.
 pub(super) const ANSWER_BYTES: NonZeroUsize = NonZeroUsize::new(16 << 20).unwrap();
 
+/// The turn in which a list was made, among the extensions of its answer, until that counts.
+#[derive(Debug, Clone)]
+struct Made(Arc<Turn>);
+
 /// The caller of a request, among the extensions of its answer.
 #[derive(Debug, Clone)]
 pub(super) struct CallerName(pub(super) SmolStr);
@@ -39,11 +44,12 @@ impl Face {
     }
 
     /// Encodes a list. YAML of a long one takes seconds, so it is encoded on a thread for blocking work, in the turn in
-    /// which it was read.
+    /// which it was read. The turn ends when the answer is compressed and counts.
     pub(super) async fn encoded(&self, turn: Turn, form: Form, list: EventList) -> Response {
         let encoding = tokio::task::spawn_blocking(move || {
-            let _until_it_is_done = turn;
-            respond::list(form, &list)
+            let mut response = respond::list(form, &list);
+            response.extensions_mut().insert(Made(Arc::new(turn)));
+            response
         });
         let failed =
             |error: tokio::task::JoinError| respond::refusal(&Status::new(500, "InternalError", error.to_string()));
@@ -51,7 +57,8 @@ impl Face {
     }
 
     /// Counts an answer until its client has taken it. Refuses a long one to a GET if too many bytes wait already.
-    pub(super) async fn counted_until_read(&self, method: &Method, response: Response) -> Response {
+    pub(super) async fn counted_until_read(&self, method: &Method, mut response: Response) -> Response {
+        let _until_it_counts = response.extensions_mut().remove::<Made>().map(|Made(turn)| turn);
         let Some(size) = counted(&response) else { return response };
         let caller = response.extensions().get().map_or("", |CallerName(name)| name);
         let place = if *method == Method::GET && size > LONG {

@@ -24,13 +24,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http::{Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _};
 
@@ -56,6 +57,10 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 /// LIMIT: bytes of an answer to a client's request, and of a frame of a watch; a longer one counts as unreadable. kubectl
 /// and informers list pages of 500 events. etcd's 1.5 MiB of one event are up to 9 MiB of JSON, which escapes characters.
 const READ_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a long answer to a client's request.
+const LONG_BYTES: usize = 256 << 10;
+/// LIMIT: long answers that are read and decoded at once; the rest of further ones is read later, within the timeout.
+const LONG_ANSWERS: usize = 8;
 
 /// The service that sends requests.
 type Exchange = BoxCloneSyncService<http::Request<Body>, Response<AnswerBody>, BoxError>;
@@ -83,7 +88,13 @@ pub struct Apiserver {
     impersonator: Option<Forwarder>,
     /// The most recent retryable failure, for the log.
     fault: Arc<ArcSwapOption<String>>,
+    /// Permits of long answers.
+    // LIMIT: `LONG_ANSWERS`.
+    long: Arc<Semaphore>,
 }
+
+/// An answer, and the permit of a long one, which ends when it is decoded.
+type Whole = (Parts, Bytes, Option<OwnedSemaphorePermit>);
 
 impl Apiserver {
     /// Reads the configuration of `settings` and builds a client. Sends nothing yet. Needs a tokio runtime.
@@ -107,7 +118,8 @@ impl Apiserver {
     {
         let exchange = Exchange::new(service.map_response(|answer| answer.map(boxed)).map_err(Into::into));
         let (timeout, group) = (settings.timeout, settings.group);
-        Self { exchange, timeout, group, clock, metrics, forwarder: None, impersonator: None, fault: Arc::default() }
+        let (fault, long) = (Arc::default(), Arc::new(Semaphore::new(LONG_ANSWERS)));
+        Self { exchange, timeout, group, clock, metrics, forwarder: None, impersonator: None, fault, long }
     }
 
     /// Sends the request of a record once and classifies the answer.
@@ -176,7 +188,7 @@ impl Apiserver {
     /// The API server's refusal, or 503 and 504 when there is no answer.
     pub async fn review(&self, path: &str, question: &Value) -> Result<Value, Status> {
         let sent = self.send_in_time(request::review(path, question), BODY_BYTES_MAX).await;
-        let (_, body) = sent.map_err(|failure| status_of(Verb::Get, failure))?;
+        let (_, body, _) = sent.map_err(|failure| status_of(Verb::Get, failure))?;
         serde_json::from_slice(&body).map_err(|_fault| Status::new(502, "BadGateway", "the answer cannot be read"))
     }
 
@@ -238,10 +250,9 @@ impl Apiserver {
         decode: impl FnOnce(&Parts, &[u8]) -> Result<T, E>,
     ) -> Result<T, Failure> {
         let started = self.clock.now().mono;
-        let result = self
-            .send_in_time(request, body_bytes_max)
-            .await
-            .and_then(|(head, body)| decode(&head, &body).map_err(|fault| Failure::Unreadable(fault.to_string())));
+        let result = self.send_in_time(request, body_bytes_max).await.and_then(|(head, body, _until_decoded)| {
+            decode(&head, &body).map_err(|fault| Failure::Unreadable(fault.to_string()))
+        });
         let answer = result.as_ref().err().map(|failure| {
             let answer = judge(verb, failure);
             if matches!(answer, Answer::Retry(_)) {
@@ -258,10 +269,30 @@ impl Apiserver {
         &self,
         request: http::Result<http::Request<Body>>,
         body_bytes_max: usize,
-    ) -> Result<(Parts, Bytes), Failure> {
+    ) -> Result<Whole, Failure> {
         let request = request.map_err(|fault| Failure::Unsendable(fault.to_string()))?;
-        let whole = async { read(self.answer(request).await?, body_bytes_max).await };
+        let whole = async { self.read(self.answer(request).await?, body_bytes_max).await };
         tokio::time::timeout(self.timeout, whole).await.unwrap_or(Err(Failure::Deadline))
+    }
+
+    /// Reads an answer. A client's request may have a long one.
+    async fn read(&self, answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<Whole, Failure> {
+        if !answer.status().is_success() {
+            return Err(denial(answer).await);
+        }
+        let (parts, body) = answer.into_parts();
+        let (mut body, mut bytes, mut long) = (Limited::new(body, body_bytes_max), BytesMut::new(), None);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|fault| unread(&*fault, body_bytes_max))?;
+            bytes.extend_from_slice(&frame.into_data().unwrap_or_default());
+            if long.is_none() && bytes.len() > LONG_BYTES && body_bytes_max == READ_BYTES_MAX {
+                long = Arc::clone(&self.long).acquire_owned().await.ok();
+            }
+        }
+        if parts.status == StatusCode::NO_CONTENT {
+            return Err(Failure::Unreadable("no content".to_owned()));
+        }
+        Ok((parts, bytes.freeze(), long))
     }
 
     /// Sends a request and waits for the head of the answer.
@@ -292,20 +323,13 @@ where
     body.map_err(|fault| BrokenOff(fault.into())).boxed_unsync()
 }
 
-async fn read(answer: Response<AnswerBody>, body_bytes_max: usize) -> Result<(Parts, Bytes), Failure> {
-    if !answer.status().is_success() {
-        return Err(denial(answer).await);
+/// Returns the failure of an answer that could not be read to its end.
+fn unread(fault: &(dyn std::error::Error + Send + Sync + 'static), body_bytes_max: usize) -> Failure {
+    if !fault.is::<LengthLimitError>() {
+        return Failure::Lost(fault.to_string());
     }
-    let (parts, body) = answer.into_parts();
-    match Limited::new(body, body_bytes_max).collect().await {
-        Ok(_) if parts.status == StatusCode::NO_CONTENT => Err(Failure::Unreadable("no content".to_owned())),
-        Ok(body) => Ok((parts, body.to_bytes())),
-        Err(fault) if fault.is::<LengthLimitError>() => {
-            let advice = if body_bytes_max == READ_BYTES_MAX { "; list it in pages, with `limit`" } else { "" };
-            Err(Failure::Unreadable(format!("it is longer than {} MiB{advice}", body_bytes_max >> 20)))
-        }
-        Err(fault) => Err(Failure::Lost(fault.to_string())),
-    }
+    let advice = if body_bytes_max == READ_BYTES_MAX { "; list it in pages, with `limit`" } else { "" };
+    Failure::Unreadable(format!("it is longer than {} MiB{advice}", body_bytes_max >> 20))
 }
 
 /// Reads an error response; a truncated body is accepted.

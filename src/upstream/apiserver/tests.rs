@@ -3,9 +3,13 @@
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::{HeaderMap, Response};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use parking_lot::Mutex;
 use prometheus::Registry;
 use serde_json::{Value, json};
@@ -145,6 +149,34 @@ async fn requests_end_at_their_deadline() {
     assert_eq!(apiserver.list(None, &ListOptions::default()).await.unwrap_err().code, 504);
     assert_eq!(counted(&registry, "create", "retry_timeout"), 1);
     assert_eq!(counted(&registry, "list", "retry_timeout"), 1);
+}
+
+/// Fault: hundreds of requests had an event of 9 MiB in memory at once, in several forms.
+#[tokio::test]
+async fn few_long_answers_are_read_at_once() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&begun);
+    let service = tower::service_fn(move |_: http::Request<Body>| {
+        let counted = Arc::clone(&counted);
+        let rest = async move {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::future::pending().await
+        };
+        let pieces = stream::iter([Bytes::from(vec![b' '; LONG_BYTES + 1])]).chain(stream::once(rest));
+        let body = StreamBody::new(pieces.map(|piece| Ok::<_, Infallible>(Frame::data(piece))));
+        async { Ok::<_, Infallible>(Response::new(body)) }
+    });
+    let metrics = Metrics::new(&Registry::new());
+    let apiserver = Apiserver::behind(service, &Settings::default(), Clock::simulated(0), metrics);
+    let upstream = Upstream::Apiserver(apiserver);
+    let mut asking: Vec<_> = (0..100).map(|_| Box::pin(upstream.get("shop", "web-0.1"))).collect();
+    for asked in &mut asking {
+        assert!(asked.as_mut().now_or_never().is_none());
+    }
+    assert_eq!(begun.load(Ordering::Relaxed), LONG_ANSWERS);
+    drop(asking.remove(0));
+    assert!(asking[LONG_ANSWERS - 1].as_mut().now_or_never().is_none());
+    assert_eq!(begun.load(Ordering::Relaxed), LONG_ANSWERS + 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -132,6 +132,8 @@ struct Client {
     last: Option<Event>,
     /// How much of its total the account contains.
     counted: i32,
+    /// Whether its object was deleted after its newest total.
+    is_deleted: bool,
 }
 
 /// A client's write that is executed later.
@@ -177,7 +179,7 @@ impl Walk {
     fn call(&mut self, client: usize, kind: KindId) {
         let name = format!("n{}", self.names.len());
         self.names.push(name.clone());
-        let new = Client { name, kind, total: 0, last: None, counted: 0 };
+        let new = Client { name, kind, total: 0, last: None, counted: 0, is_deleted: false };
         if client < self.clients.len() { self.clients[client] = new } else { self.clients.push(new) }
     }
 
@@ -250,14 +252,15 @@ impl Walk {
         }
         self.seconds += 1;
         self.clients[client].total += 1;
-        self.clients[client].last = None;
+        (self.clients[client].last, self.clients[client].is_deleted) = (None, false);
         self.send(client, course).await;
     }
 
-    /// A client repeats its last request. Whether that brings an occurrence is not certain if its name is unknown.
+    /// A client repeats its last request. Whether that brings an occurrence is not certain if its name is unknown, or if
+    /// its object is gone.
     async fn repeat(&mut self, client: usize, course: Course) {
-        let Client { name, total, .. } = &self.clients[client];
-        if *total > 0 && self.account.known(name).is_some() && !self.is_late(name) {
+        let Client { name, total, is_deleted, .. } = &self.clients[client];
+        if *total > 0 && !is_deleted && self.account.known(name).is_some() && !self.is_late(name) {
             self.send(client, course).await;
         }
     }
@@ -415,6 +418,7 @@ impl Walk {
         if event.metadata.name == name {
             self.world.fake.delete(&event);
             self.account.delete_upstream(kind, &name, 0);
+            self.clients[client].is_deleted = true;
         }
     }
 

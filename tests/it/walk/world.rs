@@ -232,15 +232,16 @@ impl World {
     /// Waits until no process owes a write, for so many days at most.
     pub(super) async fn rest(&self, days: u64) {
         let resting = async {
-            let (begin, mut pause) = (tokio::time::Instant::now(), Duration::from_millis(500));
+            let (mut waited, mut pause) = (Duration::ZERO, Duration::from_millis(500));
             while self.running().any(|process| process.shards.owe()) {
                 for process in self.running() {
                     process.balance();
                 }
-                if begin.elapsed() > Duration::from_hours(1) {
+                if waited > Duration::from_hours(1) {
                     self.suspend_full_disks();
                 }
                 tokio::time::sleep(pause).await;
+                waited += pause;
                 pause = (pause * 11 / 10).min(Duration::from_mins(1));
             }
             for (disk, is_full) in self.disks.iter().zip(&self.full) {

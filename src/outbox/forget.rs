@@ -105,16 +105,7 @@ impl Outbox {
         self.unqueue(id);
         let lost = self.records.get(&id).map(|record| record.waiting()).unwrap_or_default();
         self.note(id);
-        if let Some((until, record)) = self.records.get_mut(&id).and_then(|record| Some((record.limbo(now)?, record))) {
-            // A create of it may still be executed. It will be deleted then.
-            (record.pending, record.later) = (Occurrences::default(), Occurrences::default());
-            record.total = record.settled();
-            record.stand = Stand::Waiting { until, then: Then::Delete };
-            record.phase = Phase::Backoff(until);
-            self.set_record_timer(id);
-        } else {
-            self.remove(id, now);
-        }
+        self.remove_deleted(id, now);
         if id.0 >= FIRST_DIGEST {
             for (_, budget) in self.budgets.iter_mut() {
                 if budget.digest().is_some_and(|digest| digest.record == id) {
@@ -123,6 +114,18 @@ impl Outbox {
             }
         }
         (lost, self.tickets.drop_record(id))
+    }
+
+    /// Removes a record that a client has deleted, and all that waits of it. While a create of it may still be executed,
+    /// it stays to delete what that creates.
+    pub(super) fn remove_deleted(&mut self, id: RecordId, now: Now) {
+        let in_limbo = self.records.get_mut(&id).and_then(|record| Some((record.limbo(now)?, record)));
+        let Some((until, record)) = in_limbo else { return self.remove(id, now) };
+        (record.pending, record.later) = (Occurrences::default(), Occurrences::default());
+        record.total = record.settled();
+        record.stand = Stand::Waiting { until, then: Then::Delete };
+        record.phase = Phase::Backoff(until);
+        self.set_record_timer(id);
     }
 
     /// Ends a pause after a client's DELETE that got no answer: the record is read first, and forgotten if it is gone.

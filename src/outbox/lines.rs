@@ -281,7 +281,8 @@ impl Outbox {
     /// Stores the line of a client of a record; a total of 0 is none. Returns namespace and name of the record if it
     /// has the name of another client whose line this process does not have.
     pub fn put_line(&mut self, id: RecordId, line: ClientLine) -> Option<(SmolStr, SmolStr)> {
-        let record = self.records.get_mut(&id).filter(|record| record.tag.is_some())?;
+        // What waits beside an earlier process's plain record gets a tag later.
+        let record = self.records.get_mut(&id).filter(|record| record.tag.is_some() || record.is_inherited)?;
         let metadata = &record.event.metadata;
         let lacking = record.lacks_own_line(&line.name).then(|| (metadata.namespace.clone(), metadata.name.clone()));
         if line.total > 0 {
@@ -292,6 +293,7 @@ impl Outbox {
 
     /// Restores the line of a client whose new total was refused.
     pub fn take_back_line(&mut self, id: RecordId, line: &ClientLine) {
+        self.note(id);
         if let Some(record) = self.records.get_mut(&id) {
             record.lines.take_back(line);
             record.later_lines.take_back(line);

@@ -301,6 +301,7 @@ impl Record {
         self.total = self.pending.total();
         if let Stand::On(held) | Stand::Unsure { held, .. } = &mut self.stand {
             held.tag = 0;
+            self.sent = Mark { count: held.count, tag: 0 };
         }
     }
 

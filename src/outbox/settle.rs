@@ -143,6 +143,7 @@ impl Outbox {
             return Settlement { written, ..self.lose(id, refused, &expired(), now) };
         }
         let is_switched = record.is_inherited && record.pending.total() == 0;
+        let was_plain = is_switched && record.tag.is_none();
         if is_switched {
             record.switch_tag(own_tag);
         }
@@ -164,8 +165,8 @@ impl Outbox {
                 self.set_record_timer(id);
             }
         }
-        if is_switched && owes {
-            // The spool's entry still has the earlier tag.
+        if was_plain || is_switched && owes {
+            // The spool's entry still has the earlier tag. Without one, it would be written again as it is.
             self.hold_until_kept(id);
         }
         if let Some(found) = found {
@@ -299,7 +300,8 @@ impl Outbox {
         if record.kind.folds() {
             lost.merge(record.later.take());
         }
-        if record.is_inherited && record.pending.total() == 0 {
+        let is_switched = record.is_inherited && record.pending.total() == 0;
+        if is_switched {
             record.switch_tag(own_tag);
         }
         record.end_write();
@@ -315,6 +317,10 @@ impl Outbox {
         if left > 0 {
             record.sent = Mark { count: record.sent.count, tag: record.settled() };
             self.set_record_timer(id);
+            if is_switched {
+                // The spool's entry still has the earlier tag.
+                self.hold_until_kept(id);
+            }
         } else {
             let (budget, is_digest) = (record.budget, record.kind.folds());
             self.remove(id, now);
@@ -327,12 +333,12 @@ impl Outbox {
         settlement
     }
 
-    /// Removes a record that a client has deleted.
+    /// Gives up a record that a client has deleted.
     fn give_up_deleted(&mut self, id: RecordId, now: Now) -> Settlement {
         let Some(record) = self.records.get(&id) else { return Settlement::default() };
         let lost = record.waiting();
         let feedback = record.feedback(id, Settled::Forgotten);
-        self.remove(id, now);
+        self.remove_deleted(id, now);
         // Their clients get no other answer.
         drop(self.tickets.drop_record(id));
         let lost = (lost.total() > 0).then_some((LostReason::Deleted, lost));

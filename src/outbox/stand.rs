@@ -35,7 +35,7 @@
 //! | | | no tag, other | `Nowhere` | another name: a patch in limbo names a version that never returns |
 //! | | | missing | `Nowhere` | create again |
 //! | | | missing, or no tag and another version | `Nowhere` | forget, if a client has deleted it and got no answer |
-//! | `Waiting` | read | our tag | `On` | the occurrences in the tag have arrived |
+//! | `Waiting` | read | our tag | `On` | they have arrived; a deleted record is deleted, unless others count on it |
 //! | | | anything else | | the pending end: another name, lost, or forgotten |
 //! | `Unwanted` | delete | any | | forget: a record that a client had deleted was created late |
 //! | `Carried` | read | alike | `On` | the client's own create was executed; it has no tag, and counts as our create |
@@ -50,8 +50,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use super::LostReason;
-use super::request::{Applied, Refusal};
+use super::{Applied, LostReason, Refusal};
 use crate::clock::Mono;
 
 /// Time for which a request may still be executed after it was given up: an API server's request timeout, and slack.
@@ -353,7 +352,8 @@ fn inferred(stand: &Stand, seen: &Seen, facts: &Facts) -> Option<u64> {
 /// Returns the step after a read that found the record's tag.
 fn tagged(stand: &Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     if let Stand::Waiting { then: Then::Delete, .. } = stand {
-        return (Stand::Unwanted(seen.held), Effect::Again);
+        let is_shared = others(seen.held.count, seen.held.tag) > others(facts.sent.count, facts.sent.tag);
+        return if is_shared { (Stand::Nowhere, Effect::Forget) } else { (Stand::Unwanted(seen.held), Effect::Again) };
     }
     // An earlier process may have written more than its spool has. Those occurrences count as others'.
     let tag = seen.held.tag.min(facts.settled.saturating_add(facts.in_flight));
@@ -532,6 +532,7 @@ mod tests {
         let unsure = || Stand::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Create };
         let deleted = || Stand::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Forget };
         let taken = |until| Stand::Taken { until, loss: None };
+        let waiting = |then| Stand::Waiting { until: NOW, then };
         let rows = [
             (Stand::Nowhere, Create, seen("1", 13, Some(10), true), "On", "Held { arrived: 5, moved: 0 }"),
             (Stand::Nowhere, Create, Fact::Exists, "Taken", "Again"),
@@ -558,8 +559,9 @@ mod tests {
             (deleted(), Read, seen("2", 9, None, true), "Nowhere", "Forget"),
             (deleted(), Read, seen("2", 9, None, false), "Nowhere", "Forget"),
             (deleted(), Read, Fact::Missing, "Nowhere", "Forget"),
-            (Stand::Waiting { until: NOW, then: Then::Rename }, Read, seen("1", 13, Some(10), true), "On", "Held"),
-            (Stand::Waiting { until: NOW, then: Then::Rename }, Read, Fact::Missing, "Nowhere", "Rename"),
+            (waiting(Then::Rename), Read, seen("1", 13, Some(10), true), "On", "Held"),
+            (waiting(Then::Rename), Read, Fact::Missing, "Nowhere", "Rename"),
+            (waiting(Then::Delete), Read, seen("1", 14, Some(10), true), "Nowhere", "Forget"),
             (Stand::Unwanted(held("1", 8, 5)), Call::Delete, Fact::Missing, "Nowhere", "Forget"),
         ];
         for (stand, call, fact, next, effect) in rows {

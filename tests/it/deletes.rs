@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::response::IntoResponse;
@@ -151,6 +152,44 @@ async fn after_a_delete_with_a_lost_answer_the_count_begins_again() {
         assert_eq!(fake.shown(), shown, "{fault:?}");
         program.stop().await;
     }
+}
+
+/// Fault: it restored the event.
+#[tokio::test(start_paused = true)]
+async fn a_late_create_is_deleted_after_a_delete_with_a_lost_answer() {
+    let fake = FakeApiserver::new(Clock::simulated(START));
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    fake.fail_next(&[Fault::LateAfter(40)]);
+    client.post(&event).await;
+    program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+    fake.fail_next(&[Fault::None, Fault::After(500)]);
+    assert_eq!(client.send("DELETE", &format!("{EVENTS}/{}", event.metadata.name), &[], b"").await.status, 500);
+    assert_eq!(fake.shown(), 0);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(fake.shown(), 0);
+    program.stop().await;
+}
+
+/// Fault: what was deleted included the later occurrence, which counted as written.
+#[tokio::test(start_paused = true)]
+async fn a_late_create_of_a_deleted_event_stays_if_others_count_on_it() {
+    let fake = FakeApiserver::new(Clock::simulated(START));
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    fake.fail_next(&[Fault::LateAfter(20), Fault::TooMany(Some(30))]);
+    client.post(&event).await;
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let code = client.send("DELETE", &format!("{EVENTS}/{}", event.metadata.name), &[], b"").await.status;
+    assert!(code < 500, "{code}");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(fake.shown(), 1, "executed late");
+    client.post(&event).await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!((fake.shown(), program.balance().ledger.total_written()), (2, 1));
+    program.stop().await;
 }
 
 /// Fault: a change went on as if the name were free, and might have reached another record's event.

@@ -316,6 +316,8 @@ async fn a_hanging_disk_is_reported_within_seconds_until_it_answers() {
     let life = world.begin();
     life.offer(plain());
     assert!(life.spool.durable().await);
+    // The round that this one has asked for ends before the disk hangs.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let hanging = Hanging::new(&world.disk);
     life.offer(plain());
     let (durable, waited) = passing(&world, life.spool.durable()).await;
@@ -350,6 +352,7 @@ async fn a_drain_does_not_wait_for_a_hanging_disk() {
         let life = world.begin();
         life.offer(plain());
         assert!(life.spool.durable().await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
         let _hanging = Hanging::new(&world.disk);
         life.offer(plain());
         if is_degraded {

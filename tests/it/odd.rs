@@ -277,7 +277,9 @@ async fn answers_without_an_end_or_without_sense_are_no_answers_and_bounded() {
             "current-context": "x",
         });
         std::fs::write(&path, kubeconfig.to_string()).unwrap();
-        let settings = apiserver::Settings { kubeconfig: Some(path.clone()), ..apiserver::Settings::default() };
+        // A slow machine needs its time for the many short answers.
+        let (kubeconfig, timeout) = (Some(path.clone()), Duration::from_secs(300));
+        let settings = apiserver::Settings { kubeconfig, timeout, ..apiserver::Settings::default() };
         let metrics = upstream::Metrics::new(&Registry::new());
         let apiserver = Apiserver::connect(&settings, Clock::manual(START), metrics).await.unwrap();
         let answer = apiserver.write(&Request::Create { group: ApiGroup::Core, event: Box::new(plain()) }).await;

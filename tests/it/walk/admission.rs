@@ -534,7 +534,7 @@ fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_clients_write_after_a_review_and_eventweir_beside_them_is_shown_once(

@@ -81,7 +81,7 @@ impl Setup {
 /// Name of the event log's file.
 const LOG: &str = "events";
 /// How often the event log is read before it must have every line.
-const LOOKS: usize = 100;
+const LOOKS: usize = 100_000;
 
 pub(super) struct Process {
     pub(super) shards: Shards,

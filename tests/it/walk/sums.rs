@@ -465,7 +465,7 @@ fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_folds_drains_or_is_reloaded_the_sum_is_what_was_posted(

@@ -563,7 +563,7 @@ fn walk(setup: Setup, seed: u64, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn across_lives_and_other_writers_each_occurrence_is_shown_once(

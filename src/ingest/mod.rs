@@ -185,7 +185,8 @@ impl Face {
     ) -> Self {
         let Shared { access, tasks, stop, listed, spool, shadow, upstream_up } = shared;
         // A known caller has half. A body counts up to twice its bytes.
-        let least = NonZeroUsize::MIN.saturating_add(if access.authenticates() { 3 } else { 1 });
+        let (four, two) = const { (NonZeroUsize::new(4).unwrap(), NonZeroUsize::new(2).unwrap()) };
+        let least = if access.authenticates() { four } else { two };
         let bodies = settings.max_read_bytes.max(settings.max_body_bytes.saturating_mul(least));
         Self(Arc::new(Inner {
             settings,

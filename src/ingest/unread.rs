@@ -30,7 +30,7 @@ pub(super) async fn unread((): (), request: Request, next: impl Answer) -> Respo
     let kept = Arc::new(Mutex::new(body.into_data_stream()));
     let response = next.run(Request::from_parts(head, reader(&kept))).await;
     if response.status().is_client_error() || response.status().is_server_error() {
-        let _in_time = timeout(TIMEOUT, read(reader(&kept))).await;
+        discard(Version::HTTP_2, reader(&kept)).await;
     }
     response
 }

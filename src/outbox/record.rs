@@ -295,14 +295,18 @@ impl Record {
         self.lines.merge(self.later_lines.take());
     }
 
-    /// Continues under the record's own `tag`, once the inherited one is settled.
-    pub(super) fn switch_tag(&mut self, tag: Option<SmolStr>) {
+    /// Continues under the record's own `tag` if an inherited one is settled. Returns whether it does.
+    pub(super) fn switches_tag(&mut self, tag: Option<SmolStr>) -> bool {
+        if !self.is_inherited || self.pending.total() > 0 {
+            return false;
+        }
         self.take_own_tag(tag);
         self.total = self.pending.total();
         if let Stand::On(held) | Stand::Unsure { held, .. } = &mut self.stand {
             held.tag = 0;
             self.sent = Mark { count: held.count, tag: 0 };
         }
+        true
     }
 
     /// Returns when the record may leave the outbox once nothing is owed. It stays while a create is in limbo, because

@@ -142,11 +142,8 @@ impl Outbox {
             let refused = Sent { occurrences: rest, call: Call::Patch, ..sent };
             return Settlement { written, ..self.lose(id, refused, &expired(), now) };
         }
-        let is_switched = record.is_inherited && record.pending.total() == 0;
-        let was_plain = is_switched && record.tag.is_none();
-        if is_switched {
-            record.switch_tag(own_tag);
-        }
+        let was_plain = record.tag.is_none();
+        let is_switched = record.switches_tag(own_tag);
         let feedback = record.feedback(id, stored(record, moved));
         let mut settlement = Settlement { written, feedback, ..Settlement::default() };
         if rest.total() > 0 {
@@ -165,7 +162,7 @@ impl Outbox {
                 self.set_record_timer(id);
             }
         }
-        if was_plain || is_switched && owes {
+        if is_switched && (owes || was_plain) {
             // The spool's entry still has the earlier tag. Without one, it would be written again as it is.
             self.hold_until_kept(id);
         }
@@ -300,10 +297,7 @@ impl Outbox {
         if record.kind.folds() {
             lost.merge(record.later.take());
         }
-        let is_switched = record.is_inherited && record.pending.total() == 0;
-        if is_switched {
-            record.switch_tag(own_tag);
-        }
+        let is_switched = record.switches_tag(own_tag);
         record.end_write();
         let is_stored = record.stand.held().is_some();
         let left = record.waiting().total();

@@ -118,7 +118,7 @@ impl FairPlaces {
         if caller.is_empty() {
             return Some(FairPlace { of_all: self.all.take_many(number)?, part: None });
         }
-        let most = self.most(caller);
+        let most = self.most();
         let own = i64::try_from(number).unwrap_or(i64::MAX).min(most);
         let mut parts = self.parts.lock();
         let taken = parts.get(caller).copied().unwrap_or_default();
@@ -139,7 +139,7 @@ impl FairPlaces {
         if caller.is_empty() {
             return taken <= self.all.most / 2;
         }
-        let is_own_free = || self.parts.lock().get(caller).is_none_or(|own| *own <= self.most(caller) / 2);
+        let is_own_free = || self.parts.lock().get(caller).is_none_or(|own| *own <= self.most() / 2);
         taken <= self.all.most / 4 * 3 && is_own_free()
     }
 
@@ -165,14 +165,14 @@ impl FairPlaces {
         if taken == 0 || caller.is_empty() {
             return taken < self.all.most;
         }
-        let (parts, most) = (self.parts.lock(), self.most(caller));
+        let (parts, most) = (self.parts.lock(), self.most());
         let is_own_free = parts.get(caller).is_none_or(|own| *own < most);
         is_own_free && (taken < self.all.most || parts.values().map(|own| *own.min(&most)).sum::<i64>() < self.all.most)
     }
 
-    /// The most places of a caller.
-    fn most(&self, caller: &str) -> i64 {
-        if caller.is_empty() { self.all.most } else { (self.all.most / 2).max(1) }
+    /// The most places of a known caller.
+    fn most(&self) -> i64 {
+        (self.all.most / 2).max(1)
     }
 }
 

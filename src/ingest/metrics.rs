@@ -25,7 +25,7 @@ pub struct Metrics {
     pub(super) watches: IntGauge,
     /// Open taps.
     pub(super) taps: IntGauge,
-    /// Bytes of long answers that wait for their clients.
+    /// Bytes of long answers to a GET that wait for their clients.
     pub(super) list_bytes: IntGauge,
     /// Bytes of other answers that wait for their clients.
     pub(super) answer_bytes: IntGauge,
@@ -98,7 +98,7 @@ impl Metrics {
             taps: make.gauge("eventweir_ingest_taps", "Open taps; limit: 16."),
             list_bytes: make.gauge(
                 "eventweir_ingest_list_bytes",
-                "Bytes of lists that wait for their clients; limit: ingest.maxListBytes.",
+                "Bytes of answers over 64 KiB to a GET that wait for their clients; limit: ingest.maxListBytes.",
             ),
             answer_bytes: make.gauge(
                 "eventweir_ingest_answer_bytes",

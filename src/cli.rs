@@ -105,7 +105,7 @@ pub enum Command {
     Explain(Explain),
     /// Print occurrences as they arrive, with the decision about each
     ///
-    /// Conditions are comma-separated lists; `*` at the end of a word matches any ending.
+    /// Conditions are comma-separated lists; `*` at the end of a word matches any ending, except in --message.
     ///
     /// Examples:
     ///   eventweir tap -n shop --type Warning
@@ -202,7 +202,7 @@ pub struct Flags {
     /// Directory of this process only; keeps what waits on the disk, to survive a crash [default: none].
     #[arg(long, value_name = "DIR")]
     pub spool_dir: Option<String>,
-    /// Where to write every occurrence as a JSON line: `none`, `stdout` or a file.
+    /// Where to write every occurrence as a JSON line: `none`, `stdout`, or a path with a `/` in it.
     #[arg(long, value_name = "TARGET")]
     pub event_log: Option<String>,
     /// Format of log lines: `text` or `json`.
@@ -458,7 +458,7 @@ pub struct Tap {
     /// Decisions: created, counted, combined, deferred, dropped, rejected, written, lost.
     #[arg(long)]
     pub verdict: Option<String>,
-    /// Texts; the message must contain one of them.
+    /// Texts; the message must contain one of them, with `*` as it is.
     #[arg(long, value_name = "TEXT")]
     pub message: Option<String>,
     /// Most lines per second; a line counts those left out. 0 prints all.
@@ -481,7 +481,7 @@ pub struct Top {
     /// What a row stands for.
     #[arg(long, default_value = "object", value_parser = tables_of_top())]
     pub by: By,
-    /// Period that the numbers cover.
+    /// Period that the numbers cover; `1h` has up to ten minutes more.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = ["1m", "10m", "1h"])]
     pub window: String,
     /// Namespace [default: all].

@@ -28,6 +28,8 @@ pub struct Keeper {
     entries: u64,
     /// The damage that a commit found in a file that could be read.
     distrusted: Option<String>,
+    /// Why no file is open although its entries were returned.
+    failure: Option<Error>,
     is_closed: bool,
 }
 
@@ -61,6 +63,7 @@ impl Keeper {
             round: 0,
             entries: 0,
             distrusted: None,
+            failure: None,
             is_closed: false,
         }
     }
@@ -77,7 +80,8 @@ impl Keeper {
         self.store.is_some()
     }
 
-    /// Opens the file. Sets a damaged one aside and recovers its valid entries.
+    /// Opens the file. Sets a damaged one aside and recovers its valid entries. They are returned even if no new file
+    /// can be opened, which the next commit reports.
     ///
     /// # Errors
     /// When the file cannot be used now.
@@ -88,17 +92,15 @@ impl Keeper {
             None => self.read(),
         };
         let (store, content) = match read {
-            Ok(read) => read,
+            Ok((store, content)) => (Ok(store), content),
             Err(Error::Damaged(what)) => {
                 let (name, salvaged) = self.set_aside()?;
                 opened.damaged = Some((what, name));
-                let (store, _) = self.read()?;
-                (store, Content { entries: salvaged, ..Content::default() })
+                (self.read().map(|(store, _)| store), Content { entries: salvaged, ..Content::default() })
             }
             Err(error @ (Error::Busy | Error::Unavailable(_) | Error::NoThread)) => return Err(error),
         };
-        self.identity = self.medium.identity().map_err(|error| unavailable(&error))?;
-        self.store = Some(store);
+        self.failure = store.and_then(|store| self.put(store)).err();
         if self.begun && content.process != Some(self.process) {
             self.begun = false;
             opened.is_anew = true;
@@ -116,20 +118,27 @@ impl Keeper {
         Ok(opened)
     }
 
+    fn put(&mut self, store: Store) -> Result<(), Error> {
+        self.identity = self.medium.identity().map_err(|error| unavailable(&error))?;
+        self.store = Some(store);
+        Ok(())
+    }
+
     fn read(&self) -> Result<(Store, Content), Error> {
         let store = Store::new(|| self.medium.open())?;
         let content = store.load()?;
         Ok((store, content))
     }
 
+    /// Renames the file. Returns the new name, and the valid entries. Reads them first, so that a failure loses none.
     fn set_aside(&self) -> Result<(String, Vec<Entry>), Error> {
-        let name = self.medium.set_aside().map_err(|error| unavailable(&error))?;
         let salvaged = if self.restored {
             // This process has all its commits in memory.
             Vec::new()
         } else {
-            store::salvage(&mut *self.medium.aside().map_err(|error| unavailable(&error))?)
+            store::salvage(&mut *self.medium.read().map_err(|error| unavailable(&error))?)
         };
+        let name = self.medium.set_aside().map_err(|error| unavailable(&error))?;
         Ok((name, salvaged))
     }
 
@@ -138,7 +147,9 @@ impl Keeper {
     /// # Errors
     /// When they are not durable.
     pub fn commit(&mut self, changes: &[Changes]) -> Result<bool, Error> {
-        let Some(store) = &self.store else { return Err(Error::Unavailable("it is not open".to_owned())) };
+        let Some(store) = &self.store else {
+            return Err(self.failure.take().unwrap_or_else(|| Error::Unavailable("it is not open".to_owned())));
+        };
         if self.begun && changes.iter().all(|changes| changes.records.is_empty()) {
             return Ok(false);
         }

@@ -18,17 +18,17 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
     /// The errors of redb.
     fn open(&self) -> Result<Database, DatabaseError>;
 
+    /// Opens the bytes of the file, which may be damaged.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn read(&self) -> io::Result<Box<dyn Read + '_>>;
+
     /// Renames the file, and returns the new name.
     ///
     /// # Errors
     /// When it cannot be renamed.
     fn set_aside(&self) -> io::Result<String>;
-
-    /// Opens the file that was set aside.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    fn aside(&self) -> io::Result<Box<dyn Read + '_>>;
 
     /// Returns device and inode of the file at the location now. No other file has them while it is open.
     ///
@@ -88,13 +88,14 @@ impl Medium for Directory {
         Ok(database)
     }
 
+    fn read(&self) -> io::Result<Box<dyn Read + '_>> {
+        let path = self.file();
+        Ok(Box::new(File::open(&path).map_err(named(&path))?))
+    }
+
     fn set_aside(&self) -> io::Result<String> {
         fs::rename(self.file(), self.damaged()).map_err(named(&self.damaged()))?;
         Ok(self.damaged().display().to_string())
-    }
-
-    fn aside(&self) -> io::Result<Box<dyn Read + '_>> {
-        Ok(Box::new(File::open(self.damaged())?))
     }
 
     fn identity(&self) -> io::Result<(u64, u64)> {

@@ -222,6 +222,28 @@ fn a_truncated_file_is_set_aside_and_its_whole_entries_are_restored() {
     assert_eq!(again.entries.len(), opened.entries.len());
 }
 
+/// Fault: they were dropped, and not counted.
+#[test]
+fn the_entries_of_a_damaged_file_are_restored_although_no_new_one_can_be_made() {
+    let disk = Disk::default();
+    spool_of(&disk, 0..200);
+    disk.damage(|file| file.truncate(file.len() / 2));
+    disk.set_full(true);
+    let (mut keeper, opened) = reopened(&disk);
+    assert!(opened.damaged.is_some() && opened.entries.len() > 50 && !keeper.is_open());
+    let restored: Owed =
+        opened.entries.iter().map(|found| (found.event.metadata.name.parse().unwrap(), Some(40))).collect();
+    let error = keeper.commit(&changes(&restored)).unwrap_err().to_string();
+    assert!(!error.contains("not open"), "the disk's own error: {error}");
+    let _full = keeper.open();
+    assert!(!keeper.is_open());
+    disk.set_full(false);
+    assert!(keeper.open().unwrap().entries.is_empty());
+    keeper.commit(&changes(&restored)).unwrap();
+    drop(keeper);
+    assert_eq!(found(&reopened(&disk).1).len(), opened.entries.len());
+}
+
 #[test]
 fn the_spool_opens_with_any_file_content() {
     let mut rng = fastrand::Rng::with_seed(5);

@@ -20,7 +20,6 @@ struct State {
     /// Contents for readers now.
     seen: Vec<u8>,
     unsynced: Vec<Change>,
-    aside: Vec<u8>,
     /// Process that has the disk open; older ones are dead.
     life: u64,
     full: bool,
@@ -100,16 +99,16 @@ impl Medium for Disk {
         Builder::new().set_cache_size(1 << 20).create_with_backend(Handle { disk: self.clone(), life })
     }
 
+    fn read(&self) -> io::Result<Box<dyn Read + '_>> {
+        Ok(Box::new(io::Cursor::new(self.0.lock().seen.clone())))
+    }
+
     fn set_aside(&self) -> io::Result<String> {
         let mut state = self.0.lock();
-        state.aside = std::mem::take(&mut state.seen);
+        state.seen.clear();
         state.durable.clear();
         state.unsynced.clear();
         Ok("aside".to_owned())
-    }
-
-    fn aside(&self) -> io::Result<Box<dyn Read + '_>> {
-        Ok(Box::new(io::Cursor::new(self.0.lock().aside.clone())))
     }
 
     fn identity(&self) -> io::Result<(u64, u64)> {

@@ -50,7 +50,8 @@ impl Outbox {
         }
         let occurrences = record.pending.take_first(record.in_doubt());
         let group = self.settings.group.of(&record.event);
-        record.phase = Phase::InFlight(Sent { occurrences, call: Call::Read, group, before: record.sent });
+        let sent = Sent { occurrences, call: Call::Read, group, before: record.sent, is_overtaken: false };
+        record.phase = Phase::InFlight(sent);
         true
     }
 }

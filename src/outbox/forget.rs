@@ -3,7 +3,7 @@
 
 use super::fold::FIRST_DIGEST;
 use super::record::{Phase, Record};
-use super::stand::{Call, IfMissing, Stand, Then};
+use super::stand::{Call, Effect, IfMissing, Stand, Then};
 use super::{Outbox, Ticket, count};
 use crate::clock::Now;
 use crate::correlator::RecordId;
@@ -48,6 +48,19 @@ impl Record {
         let mut taken = self.pending.take_first(included);
         taken.merge(self.later.take_first(included - taken.total()));
         taken
+    }
+}
+
+/// Returns the step after the answer to a request that a DELETE without an answer has overtaken: the record is read, and
+/// forgotten if it is gone.
+pub(super) fn overtaken(stand: Stand, effect: Effect) -> (Stand, Effect) {
+    match (stand, effect) {
+        (Stand::On(held) | Stand::Unsure { held, .. }, effect) => {
+            (Stand::Unsure { held, if_missing: IfMissing::Forget }, effect)
+        }
+        // It is gone, or another event has its name.
+        (Stand::Nowhere, Effect::Again | Effect::Rename { .. }) => (Stand::Nowhere, Effect::Forget),
+        other => other,
     }
 }
 
@@ -135,9 +148,11 @@ impl Outbox {
         let Some(record) = self.records.get_mut(&id) else { return false };
         let (Stand::On(held) | Stand::Unsure { held, .. }) = &record.stand else { return false };
         record.stand = Stand::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
-        if matches!(record.phase, Phase::Settled) {
+        match &mut record.phase {
             // It owes a read.
-            record.phase = Phase::Cooling;
+            Phase::Settled => record.phase = Phase::Cooling,
+            Phase::InFlight(sent) => sent.is_overtaken = true,
+            Phase::Cooling | Phase::Queued(_) | Phase::Staged(_) | Phase::Backoff(_) => {}
         }
         self.resume(id, now);
         true
@@ -192,5 +207,47 @@ impl Outbox {
             return false;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::{Answer, Applied, Fault, Offer, Request, Retry, Settings};
+
+    fn stored(version: &str, count: i32) -> Answer {
+        let mut event = Event { count, ..Event::default() };
+        (event.metadata.name, event.metadata.resource_version) = ("n1".into(), version.into());
+        Answer::Stored(Box::new(event))
+    }
+
+    /// Fault: the answer made the record known again, and its next write created the deleted event again.
+    #[test]
+    fn a_delete_without_an_answer_is_not_undone_by_the_answer_to_an_earlier_patch() {
+        let retry = |applied, fault| Answer::Retry(Retry { after: None, applied, fault });
+        let perhaps = retry(Applied::Perhaps, Fault::Timeout);
+        let conflict = retry(Applied::No, Fault::Conflict);
+        for (answer, written, lost) in
+            [(stored("2", 2), 1, 0), (perhaps, 0, 1), (conflict, 0, 1), (Answer::Missing, 0, 1)]
+        {
+            let mut outbox = Outbox::new(Settings::default(), 0);
+            let at = |second: i64| Now::at(second * 1_000_000_000);
+            let event = Event { count: 1, ..Event::default() };
+            outbox.offer(Offer::of(1, None), event.clone(), at(0));
+            let id = outbox.next_write(at(1)).unwrap().record;
+            outbox.settle(id, stored("1", 1), at(1));
+            outbox.offer(Offer::of(1, None), Event { count: 2, ..event }, at(2));
+            assert!(matches!(outbox.next_write(at(10)).unwrap().request, Request::Patch { .. }));
+            outbox.pause(id);
+            assert!(outbox.doubt(id, at(11)), "{answer:?}");
+            let settlement = outbox.settle(id, answer.clone(), at(12));
+            let mut totals = (settlement.written.total(), settlement.lost.map_or(0, |(_, lost)| lost.total()));
+            if let Some(write) = outbox.next_write(at(100)) {
+                assert!(matches!(write.request, Request::Read { .. }), "{answer:?}: {:?}", write.request);
+                totals.1 += outbox.settle(id, Answer::Missing, at(100)).lost.map_or(0, |(_, lost)| lost.total());
+            }
+            assert_eq!(totals, (written, lost), "{answer:?}");
+            assert_eq!(outbox.next_write(at(1000)), None, "{answer:?}");
+        }
     }
 }

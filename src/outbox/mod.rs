@@ -343,7 +343,7 @@ impl Outbox {
             Stand::Carried { .. } => record.pending.take_first(record.in_doubt()),
             _ => record.pending.take(),
         };
-        let sent = Sent { occurrences, call, group, before };
+        let sent = Sent { occurrences, call, group, before, is_overtaken: false };
         let count = record.count_to_write();
         let event = Event { count: i32::try_from(count).unwrap_or(i32::MAX), ..record.event.clone() };
         if matches!(call, Call::Create | Call::Patch) {

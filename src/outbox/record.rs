@@ -148,6 +148,8 @@ pub(super) struct Sent {
     pub(super) group: ApiGroup,
     /// The newest write before it that may have been executed.
     pub(super) before: Mark,
+    /// Whether a client's DELETE got no answer meanwhile. The request may have been executed before it.
+    pub(super) is_overtaken: bool,
 }
 
 impl Record {

@@ -1,6 +1,7 @@
 //! Applies an answer of the upstream to a record, its queue, the ledger and its correlator. `stand.rs` decides what the
 //! answer means; this file carries it out.
 
+use super::forget::overtaken;
 use super::record::{Kind, Phase, Record, Sent};
 use super::stand::{Call, Effect, Fact, Facts, Loss, Mark, Stand, Tags, step};
 use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, Retry, Ticket};
@@ -86,7 +87,10 @@ impl Outbox {
             self.tags = if seen.is_tagged { Tags::Kept } else { Tags::Unproven };
         }
         let stand = std::mem::replace(&mut record.stand, Stand::Nowhere);
-        let (stand, effect) = step(stand, sent.call, fact, &facts);
+        let (stand, effect) = match step(stand, sent.call, fact, &facts) {
+            (stand, effect) if sent.is_overtaken => overtaken(stand, effect),
+            stepped => stepped,
+        };
         (record.stand, record.phase) = (stand, Phase::Cooling);
         if let Stand::Sent { until } = record.stand {
             record.create_until = Some(until);
@@ -146,7 +150,7 @@ impl Outbox {
         let is_switched = record.switches_tag(own_tag);
         let feedback = record.feedback(id, stored(record, moved));
         let mut settlement = Settlement { written, feedback, ..Settlement::default() };
-        if rest.total() > 0 {
+        if rest.total() > 0 || sent.is_overtaken {
             self.ask_again(id, now);
             return settlement;
         }

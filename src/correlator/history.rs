@@ -4,7 +4,7 @@
 use std::hash::BuildHasher;
 
 use super::dedup::Observation;
-use super::{Correlator, Key, NAME_BYTES_MAX, RecordId, Settings};
+use super::{Correlator, Fold, Key, NAME_BYTES_MAX, RecordId, Settings};
 use crate::event::Event;
 
 /// Whether `version` is newer than `known`. Versions of one API server are growing numbers. Any two other versions can
@@ -38,7 +38,9 @@ impl Correlator {
         if event.metadata.name.len() > NAME_BYTES_MAX {
             return;
         }
-        let (key, _spam) = self.secret.of_record(event, settings);
+        let is_combined = event.message.starts_with(settings.message_prefix.as_str());
+        let fold = if is_combined { Fold::Combined } else { Fold::Counted };
+        let (key, _spam) = self.secret.of_record(event, fold, settings);
         let version = &event.metadata.resource_version;
         if let Some(known) = self.observation(key) {
             let ours = !known.stored || known.tag > 0 || is_live(known.record);

@@ -10,6 +10,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
+use super::Fold;
 use super::normal::normalized;
 use super::settings::{Field, KeyEncoding, Messages, Settings};
 use crate::event::Event;
@@ -193,11 +194,13 @@ impl KeySecret {
         joiner.finish()
     }
 
-    /// Returns the dedup key and the spam key of the record `event`. A combined record is recognised by its prefix.
-    pub fn of_record(self, event: &Event, settings: &Settings) -> (Key, Key) {
+    /// Returns the dedup key and the spam key of the record `event`, whose occurrences were counted as `fold`.
+    pub fn of_record(self, event: &Event, fold: Fold, settings: &Settings) -> (Key, Key) {
         let mut shared = self.shared(event, settings);
-        let is_combined = event.message.starts_with(settings.message_prefix.as_str());
-        let key = if is_combined { shared.aggregate() } else { shared.event() };
+        let key = match fold {
+            Fold::Combined => shared.aggregate(),
+            Fold::Created | Fold::Counted => shared.event(),
+        };
         (key, shared.spam())
     }
 

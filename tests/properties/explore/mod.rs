@@ -13,8 +13,6 @@ mod storms;
 mod totals;
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt::Write as _;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use eventweir::clock::Mono;
 use eventweir::correlator::Settings;
@@ -22,6 +20,7 @@ use eventweir::event::Event;
 use eventweir::outbox::{Answer, Applied, Fault, LostReason, Request, Retry, Write};
 use eventweir::shard::{self, Lead};
 use eventweir::upstream::DeleteOptions;
+use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
 use super::cluster::{Admission, Cluster, LOST, Process};
 use super::{SECOND, policy};
@@ -403,12 +402,6 @@ impl<'s> Sim<'s> {
         let event = self.scope.script[0].1.clone();
         let shard = &mut self.cluster.processes[who].shards[0];
         let Some(handle) = shard.hold(&event, &event.metadata.name, Lead::Alias, now, &policy) else { return };
-        // The deletion waits for the request in flight, and is not part of this path.
-        if shard.is_in_flight(&handle) {
-            shard.release(&handle, now);
-            self.client_deleted = false;
-            return;
-        }
         let _gone = self.cluster.store.delete("default", &handle.name, &DeleteOptions::default(), now);
         let shard = &mut self.cluster.processes[who].shards[0];
         if is_answered {
@@ -429,16 +422,15 @@ impl<'s> Sim<'s> {
         self.seen_revision = self.cluster.store.revision();
     }
 
-    /// Returns a hash of the state; `text` is a reused buffer.
-    fn fingerprint(&self, text: &mut String) -> u64 {
+    /// Returns a hash of the state. `format!` and `digest` are optimised in a debug build too, and take most of the time.
+    fn fingerprint(&self) -> [u8; SHA256_OUTPUT_LEN] {
         let Cluster { processes, store, now, .. } = &self.cluster;
         let state =
             ((processes, store, now), &self.clients, &self.flights, &self.limbo, &self.since_commit, &self.tags);
         let budgets = (self.faults, self.ticks, self.reads, self.forgets);
         let numbers = (self.next, self.happened, budgets, self.drained, self.client_deleted, self.uncommitted);
-        text.clear();
-        write!(text, "{state:?}{numbers:?}").unwrap();
-        BuildHasherDefault::<DefaultHasher>::default().hash_one(text)
+        let hash = digest(&SHA256, format!("{state:?}{numbers:?}").as_bytes());
+        hash.as_ref().try_into().unwrap()
     }
 
     /// Accepts the rest of the script, and runs until all processes are idle. If `is_late`, requests in limbo are
@@ -598,14 +590,14 @@ fn deeper() -> usize {
 /// Searches a scope, and fails with the shortest path to a wrong state.
 #[expect(clippy::print_stderr, reason = "the number of states is shown on request")]
 fn explore(scope: &Scope) {
-    let (mut seen, mut text) = (HashSet::new(), String::new());
+    let mut seen = HashSet::new();
     let mut frontier: Vec<Vec<Act>> = vec![Vec::new()];
     let mut wrong = Vec::new();
     for _depth in 0..=scope.depth + deeper() {
         let mut next = Vec::new();
         for path in frontier {
             let mut sim = Sim::after(scope, &path);
-            if !seen.insert(sim.fingerprint(&mut text)) {
+            if !seen.insert(sim.fingerprint()) {
                 continue;
             }
             let (acts, has_limbo) = (sim.enabled(), !sim.limbo.is_empty());

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use eventweir::access::{Access, AccessReview, Ask, Attributes, Metrics, Review, Settings, TokenReview};
+use eventweir::access::{Access, AccessReview, Ask, Attributes, Metrics, Purpose, Review, Settings, TokenReview};
 use eventweir::clock::Clock;
 use eventweir::correlator::KeySecret;
 use futures_util::FutureExt as _;
@@ -42,9 +42,9 @@ fn cached(criterion: &mut Criterion) {
     headers.insert("authorization", format!("Bearer {}", "x".repeat(TOKEN_BYTES)).parse().unwrap());
     let attributes = Attributes::to_create("", "shop");
     criterion.bench_function("access/token", |bencher| {
-        bencher.iter(|| access.identify(None, black_box(&headers)).now_or_never().unwrap().unwrap());
+        bencher.iter(|| access.identify(None, black_box(&headers), Purpose::Report).now_or_never().unwrap().unwrap());
     });
-    let caller = access.identify(None, &headers).now_or_never().unwrap().unwrap();
+    let caller = access.identify(None, &headers, Purpose::Report).now_or_never().unwrap().unwrap();
     criterion.bench_function("access/permission", |bencher| {
         bencher.iter(|| access.authorize(black_box(&caller), &attributes).now_or_never().unwrap().unwrap());
     });

@@ -2,8 +2,12 @@
 
 use smol_str::SmolStr;
 
+use super::Purpose;
 use super::cache::Key;
 use crate::status::{Status, StatusDetails};
+
+/// Verbs that report events.
+const REPORTS: [&str; 3] = ["create", "patch", "update"];
 
 /// Verb and target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +43,14 @@ impl Attributes {
         Self {
             verb: SmolStr::new_static("create"),
             target: Target::Resource { group, resource: "events", namespace, name },
+        }
+    }
+
+    /// Returns the purpose of a request with these attributes.
+    pub fn purpose(&self) -> Purpose {
+        match &self.target {
+            Target::Resource { resource: "events", .. } if REPORTS.contains(&&*self.verb) => Purpose::Report,
+            Target::Resource { .. } | Target::Path(_) => Purpose::Other,
         }
     }
 

@@ -54,7 +54,9 @@ pub(crate) fn lru<K: Hash + Eq, V>(capacity: NonZeroUsize) -> LruCache<K, V> {
 pub(super) enum Unanswered {
     /// Too many questions are in flight.
     Full,
-    /// The apiserver did not answer.
+    /// The apiserver is away: it cannot be reached, or is overloaded.
+    Away,
+    /// It refused the question, or its answer is none.
     Fault,
 }
 
@@ -62,6 +64,10 @@ pub(super) enum Unanswered {
 pub(super) type Question<V> = BoxFuture<'static, Result<(V, Duration), Unanswered>>;
 
 type Asking<V> = BoxFuture<'static, Result<V, Unanswered>>;
+
+/// While the apiserver is away, time after a failed question until the next request asks. The others use expired answers
+/// meanwhile, and do not wait for the deadline of a question.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Cache of answers, and the questions in flight.
 pub(super) struct Answers<V> {
@@ -82,6 +88,8 @@ struct Inner<V> {
     /// questions are refused. Each removes itself by its number.
     asking: HashMap<u128, Asked<V>>,
     questions: u64,
+    /// When the newest question found the apiserver away; `None` once it has answered.
+    away: Option<Mono>,
 }
 
 /// A question in flight.
@@ -112,7 +120,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
     /// Creates an empty cache with these limits.
     pub(super) fn new(entries_max: NonZeroUsize, questions_max: usize, accepts: fn(&V) -> bool) -> Arc<Self> {
         let [accepted, refused] = [(); 2].map(|()| lru(entries_max));
-        let inner = Inner { accepted, refused, asking: HashMap::new(), questions: 0 };
+        let inner = Inner { accepted, refused, asking: HashMap::new(), questions: 0, away: None };
         Arc::new(Self { questions_max, accepts, inner: Mutex::new(inner) })
     }
 
@@ -125,6 +133,19 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
     /// Returns the cached answer.
     pub(super) fn known(&self, key: u128, now: Mono) -> Option<V> {
         self.inner.lock().known(key, now)
+    }
+
+    /// Returns an accepting answer that has expired less than `grace` ago, while the apiserver is away and another
+    /// request asks.
+    pub(super) fn remembered(&self, key: u128, now: Mono, grace: Duration) -> Option<V> {
+        let mut inner = self.inner.lock();
+        let failed = inner.away?;
+        (now < failed.after(RETRY) || !inner.asking.is_empty()).then(|| inner.expired(key, now, grace)).flatten()
+    }
+
+    /// Returns an accepting answer that has expired less than `grace` ago: after a question found the apiserver away.
+    pub(super) fn expired(&self, key: u128, now: Mono, grace: Duration) -> Option<V> {
+        self.inner.lock().expired(key, now, grace)
     }
 
     /// Asks, or joins a question in flight, and waits for the answer. Faults are not cached.
@@ -163,9 +184,12 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
     fn answer(&self, in_flight: InFlight<V>, clock: &Clock, question: Question<V>) -> Shared<Asking<V>> {
         let (clock, accepts) = (clock.clone(), self.accepts);
         let asking = async move {
-            let (answer, ttl) = question.await?;
-            let until = clock.now().mono.after(ttl);
+            let answered = question.await;
+            let now = clock.now().mono;
             let mut inner = in_flight.answers.inner.lock();
+            inner.away = matches!(answered, Err(Unanswered::Away)).then_some(now);
+            let (answer, ttl) = answered?;
+            let until = now.after(ttl);
             let Inner { accepted, refused, .. } = &mut *inner;
             let (kept, other) = if accepts(&answer) { (accepted, refused) } else { (refused, accepted) };
             other.pop(&in_flight.key);
@@ -181,6 +205,10 @@ impl<V: Clone> Inner<V> {
     fn known(&mut self, key: u128, now: Mono) -> Option<V> {
         let found = self.accepted.get(&key).or_else(|| self.refused.get(&key))?;
         Some(found).filter(|(until, _)| now < *until).map(|(_, answer)| answer.clone())
+    }
+
+    fn expired(&mut self, key: u128, now: Mono, grace: Duration) -> Option<V> {
+        self.accepted.get(&key).filter(|(until, _)| now < until.after(grace)).map(|(_, answer)| answer.clone())
     }
 
     /// Whether a question may be asked now.

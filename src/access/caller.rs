@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use serde::Deserialize;
 use smol_str::SmolStr;
 
 use super::cache::Key;
@@ -81,6 +84,17 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
+/// Returns the seconds at which a JWT expires by its own words; `None` for another token. Only for one that the apiserver
+/// has accepted: nothing is verified.
+pub(super) fn expiry(token: &str) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: i64,
+    }
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&payload).ok().map(|Claims { exp }| exp)
+}
+
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
@@ -155,5 +169,13 @@ mod tests {
             assert_eq!(bearer(&headers), expected, "{value}");
         }
         assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+    #[test]
+    fn a_jwt_names_its_expiry() {
+        let token = |claims: &str| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
+        assert_eq!(expiry(&token(r#"{"iss":"x","exp":1700000000}"#)), Some(1_700_000_000));
+        for other in [token(r#"{"iss":"x"}"#), token("no"), "abcdef.0123456789abcdef".to_owned(), "x".to_owned()] {
+            assert_eq!(expiry(&other), None, "{other}");
+        }
     }
 }

@@ -63,8 +63,8 @@ pub struct Metrics {
     authentications: [[IntCounter; 4]; 4],
     /// By [`Judge`] and [`Verdict`].
     decisions: [[IntCounter; 4]; 4],
-    /// By [`Review`]: hits and misses.
-    lookups: [[IntCounter; 2]; 2],
+    /// By [`Review`]: hits, misses, and expired answers that were used.
+    lookups: [[IntCounter; 3]; 2],
     entries: IntGaugeVec,
     reviews: HistogramVec,
     limited: IntCounterVec,
@@ -93,7 +93,8 @@ impl Metrics {
         );
         let lookups = make.counters(
             "eventweir_access_cache_lookups_total",
-            "Lookups in the caches of tokens and of permissions.",
+            "Lookups in the caches of tokens and of permissions; `expired`: an expired answer was used, because the API \
+             server is away.",
             &["cache", "result"],
         );
         let limited = make.counters(
@@ -124,7 +125,8 @@ impl Metrics {
         let authentications = Method::ALL.map(row);
         let row = |by: Judge| Verdict::ALL.map(|verdict| pair(&decisions, by.label(), verdict.label()));
         let decisions = Judge::ALL.map(row);
-        let lookups = Review::ALL.map(|cache| ["hit", "miss"].map(|result| pair(&lookups, cache.label(), result)));
+        let lookups =
+            Review::ALL.map(|cache| ["hit", "miss", "expired"].map(|result| pair(&lookups, cache.label(), result)));
         let running = make.gauge(
             "eventweir_access_running_requests",
             "Running requests of authenticated callers; limit: fairness.maxInFlight.",
@@ -147,6 +149,11 @@ impl Metrics {
 
     pub(super) fn count_hit(&self, cache: Review) {
         self.lookups[cache as usize][0].inc();
+    }
+
+    /// Counts an expired answer that was used, because the apiserver is away.
+    pub(super) fn count_expired(&self, cache: Review) {
+        self.lookups[cache as usize][2].inc();
     }
 
     pub(super) fn count_miss(&self, cache: Review, entries: usize) {

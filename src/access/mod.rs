@@ -3,7 +3,8 @@
 //!
 //! A caller shows a client certificate, or a token that the apiserver reviews (TokenReview). A policy in the
 //! configuration file authorises it, or the apiserver (SubjectAccessReview). Answers are cached, each question is in
-//! flight once, and without an answer nothing is allowed. Rate limits are those of the EventRateLimit admission plugin.
+//! flight once, and without an answer nothing is allowed, except reports of callers that it accepted before
+//! (`auth.outageTTL`). Rate limits are those of the EventRateLimit admission plugin.
 //! Running requests are shared fairly between callers.
 //!
 //! Tokens are neither logged nor stored: the cache has a hash of them under a secret of this process.
@@ -85,6 +86,8 @@ pub struct Settings {
     pub reviews: AccessReview,
     /// Policy; it decides before the apiserver.
     pub policy: Vec<Rule>,
+    /// How long reports rely on expired answers while the apiserver is away.
+    pub outage_ttl: OutageTtl,
     /// Paths that every authenticated caller may use. None of them leads to events.
     pub allow_paths: AllowPaths,
     /// Annotation of a new record that names the caller. Default none.
@@ -96,6 +99,12 @@ pub struct Settings {
     /// Fair queueing between callers.
     pub fairness: Fairness,
 }
+
+/// Time after their expiry in which accepting answers, about tokens and permissions, are still used for reports of
+/// events, while the apiserver cannot be reached or is overloaded. So an outage of it does not refuse the events about
+/// it. Zero: never. Default 1 h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutageTtl(pub Duration);
 
 /// Paths that every authenticated caller may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +132,12 @@ pub struct AccessReview {
     pub deny_ttl: Duration,
 }
 
+impl Default for OutageTtl {
+    fn default() -> Self {
+        Self(Duration::from_secs(3600))
+    }
+}
+
 impl Default for AllowPaths {
     /// Returns the paths of the cluster role `system:discovery`.
     fn default() -> Self {
@@ -146,6 +161,14 @@ impl Default for AccessReview {
 }
 
 impl Settings {
+    /// Returns how long a request relies on expired answers while the apiserver is away.
+    fn grace(&self, purpose: Purpose) -> Duration {
+        match purpose {
+            Purpose::Report => self.outage_ttl.0,
+            Purpose::Other => Duration::ZERO,
+        }
+    }
+
     /// Whether callers must authenticate.
     pub const fn authenticates(&self) -> bool {
         self.certificates || self.tokens.is_on
@@ -155,6 +178,15 @@ impl Settings {
     pub const fn authorizes(&self) -> bool {
         self.reviews.is_on || !self.policy.is_empty()
     }
+}
+
+/// Purpose of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// It reports events. Only such requests rely on expired answers.
+    Report,
+    /// Anything else, above all reads.
+    Other,
 }
 
 /// Function that sends a question to the apiserver and returns its answer or refusal.
@@ -240,14 +272,14 @@ impl Access {
     /// # Errors
     /// 401 in the apiserver's words; 429 when too many tokens are being reviewed, and 503 when the apiserver does not
     /// answer, both with `Retry-After`.
-    pub async fn identify(&self, peer: Option<&Peer>, headers: &HeaderMap) -> Result<Caller, Status> {
+    pub async fn identify(&self, peer: Option<&Peer>, headers: &HeaderMap, purpose: Purpose) -> Result<Caller, Status> {
         let live = self.0.live.load_full();
-        let (method, result) = self.identified(&live, peer, headers).await;
+        let (method, result) = self.identified(&live, peer, headers, purpose).await;
         let (counted, result) = match result {
             Ok(Some(caller)) => (Identified::Accepted, Ok(caller)),
             Ok(None) => (Identified::Refused, Err(Status::new(401, "Unauthorized", "Unauthorized"))),
             Err(Unanswered::Full) => (Identified::Limited, Err(busy("tokens"))),
-            Err(Unanswered::Fault) => {
+            Err(Unanswered::Away | Unanswered::Fault) => {
                 let message = "the token could not be reviewed, because the API server does not answer";
                 (Identified::Unanswered, Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1)))
             }
@@ -263,6 +295,7 @@ impl Access {
         live: &Arc<Live>,
         peer: Option<&Peer>,
         headers: &HeaderMap,
+        purpose: Purpose,
     ) -> (Method, Result<Option<Caller>, Unanswered>) {
         let settings = &live.settings;
         let certificate = peer.and_then(|peer| peer.certificate.as_ref()).filter(|_| settings.certificates);
@@ -274,7 +307,7 @@ impl Access {
         }
         match caller::bearer(headers).filter(|_| settings.tokens.is_on) {
             Some(token) => {
-                let caller = self.caller_of(live, token).await;
+                let caller = self.caller_of(live, token, purpose).await;
                 (Method::Token, caller.map(|caller| caller.map(|caller| Caller::clone(&caller))))
             }
             None if is_expired => (Method::Certificate, Ok(None)),
@@ -284,12 +317,19 @@ impl Access {
     }
 
     /// Returns the caller of a token; `None` if it is not valid.
-    async fn caller_of(&self, live: &Arc<Live>, token: &str) -> Result<Option<Arc<Caller>>, Unanswered> {
+    async fn caller_of(
+        &self,
+        live: &Arc<Live>,
+        token: &str,
+        purpose: Purpose,
+    ) -> Result<Option<Arc<Caller>>, Unanswered> {
         if token.len() > TOKEN_BYTES_MAX {
             return Ok(None);
         }
         let mut key = Key::new(self.0.secret);
         key.add(token);
+        let is_expired = || caller::expiry(token).is_some_and(|expiry| expiry <= self.0.clock.now().wall_seconds());
+        let grace = if is_expired() { Duration::ZERO } else { live.settings.grace(purpose) };
         let (live, asked) = (Arc::clone(live), Arc::clone(live));
         let question = move || reviews::token_question(token, &asked.settings.tokens.audiences);
         let read = move |answer| {
@@ -299,7 +339,7 @@ impl Access {
             Ok((caller, ttl))
         };
         let key = key.finish();
-        self.cached(Review::Token, &self.0.tokens, (key, key), question, read).await
+        self.cached(Review::Token, &self.0.tokens, (key, key, grace), question, read).await
     }
 
     /// Checks that the caller may do what it asks.
@@ -323,11 +363,11 @@ impl Access {
             match policy::decide(&settings.policy, caller, attributes) {
                 Some(Effect::Allow) => (Judge::Policy, allowed),
                 None if settings.reviews.is_on => {
-                    let reviewed = match self.review(&settings.reviews, caller, attributes).await {
+                    let reviewed = match self.review(settings, caller, attributes).await {
                         Ok(Decision { allowed: true, .. }) => allowed,
                         Ok(Decision { allowed: false, reason }) => denied(&reason),
                         Err(Unanswered::Full) => (Verdict::Limited, Err(busy("permissions"))),
-                        Err(Unanswered::Fault) => {
+                        Err(Unanswered::Away | Unanswered::Fault) => {
                             let message =
                                 "Internal error occurred: the API server does not answer whether this is allowed";
                             let refusal = Status::new(500, "InternalError", message).with_retry_after(1);
@@ -347,7 +387,7 @@ impl Access {
     /// that not every patched event needs a review.
     async fn review(
         &self,
-        settings: &AccessReview,
+        settings: &Settings,
         caller: &Caller,
         attributes: &Attributes,
     ) -> Result<Decision, Unanswered> {
@@ -362,7 +402,7 @@ impl Access {
 
     async fn decision(
         &self,
-        settings: &AccessReview,
+        settings: &Settings,
         caller: &Caller,
         attributes: &Attributes,
     ) -> Result<Decision, Unanswered> {
@@ -370,33 +410,46 @@ impl Access {
         caller.add_to(&mut key);
         let caller_key = key.finish();
         attributes.add_to(&mut key);
-        let AccessReview { allow_ttl, deny_ttl, .. } = *settings;
+        let AccessReview { allow_ttl, deny_ttl, .. } = settings.reviews;
+        let grace = settings.grace(attributes.purpose());
         let question = || reviews::access_question(caller, attributes);
         let read = move |answer| {
             let decision = reviews::decision(answer)?;
             let ttl = if decision.allowed { allow_ttl } else { deny_ttl };
             Ok((decision, ttl))
         };
-        self.cached(Review::Access, &self.0.decisions, (key.finish(), caller_key), question, read).await
+        self.cached(Review::Access, &self.0.decisions, (key.finish(), caller_key, grace), question, read).await
     }
 
-    /// Returns the cached answer to a question, or asks the apiserver. `read` decodes its answer and sets the time to
-    /// live.
+    /// Returns the cached answer to a question, or asks the apiserver. While that is away, an accepting answer is used
+    /// for `grace` longer. `read` decodes the apiserver's answer and sets the time to live.
     async fn cached<V: Clone + Send + Sync + 'static>(
         &self,
         review: Review,
         answers: &Arc<Answers<V>>,
-        (key, caller): (u128, u128),
+        (key, caller, grace): (u128, u128, Duration),
         question: impl FnOnce() -> Value,
         read: impl FnOnce(Value) -> Result<(V, Duration), serde_json::Error> + Send + 'static,
     ) -> Result<V, Unanswered> {
         let metrics = &self.0.metrics;
-        if let Some(answer) = answers.known(key, self.0.clock.now().mono) {
+        let now = self.0.clock.now().mono;
+        if let Some(answer) = answers.known(key, now) {
             metrics.count_hit(review);
             return Ok(answer);
         }
+        if let Some(answer) = answers.remembered(key, now, grace) {
+            metrics.count_expired(review);
+            return Ok(answer);
+        }
         metrics.count_miss(review, answers.len());
-        answers.ask((key, caller), &self.0.clock, || self.asking(review, question(), read)).await
+        match answers.ask((key, caller), &self.0.clock, || self.asking(review, question(), read)).await {
+            Err(Unanswered::Away) => {
+                let expired = answers.expired(key, self.0.clock.now().mono, grace).ok_or(Unanswered::Away)?;
+                metrics.count_expired(review);
+                Ok(expired)
+            }
+            answered => answered,
+        }
     }
 
     /// Sends a question to the apiserver and decodes the answer. Logs a failure, but neither question nor answer.
@@ -412,21 +465,23 @@ impl Access {
             let started = clock.now().mono;
             let answer = asking.await;
             metrics.observe_review(review, clock.now().mono.since(started));
-            match answer.and_then(|answer| read(answer).map_err(|fault| unreadable(&fault))) {
-                Ok(answer) => {
+            let refused = match answer.map(read) {
+                Ok(Ok(answer)) => {
                     if is_unanswered.swap(false, Ordering::Relaxed) {
                         tracing::info!("the API server answers reviews again");
                     }
-                    Ok(answer)
+                    return Ok(answer);
                 }
-                Err(Status { code, reason, .. }) => {
-                    if !is_unanswered.swap(true, Ordering::Relaxed) {
-                        // Without the message, which may repeat the question.
-                        tracing::warn!(review = review.label(), code, reason, "the API server does not answer reviews");
-                    }
-                    Err(Unanswered::Fault)
-                }
+                Ok(Err(fault)) => (unreadable(&fault), Unanswered::Fault),
+                Err(status) if status.code >= 500 || status.code == 429 => (status, Unanswered::Away),
+                Err(status) => (status, Unanswered::Fault),
+            };
+            let (Status { code, reason, .. }, unanswered) = refused;
+            if !is_unanswered.swap(true, Ordering::Relaxed) {
+                // Without the message, which may repeat the question.
+                tracing::warn!(review = review.label(), code, reason, "the API server does not answer reviews");
             }
+            Err(unanswered)
         }
         .boxed()
     }

@@ -42,6 +42,7 @@ pub(super) fn auth(section: &mut Section<'_>, settings: &mut Settings, backend: 
     section.within("subjectAccessReview", |section| reviews(section, &mut settings.reviews, backend));
     let (users, groups, verbs, namespaces) = Default::default();
     let new = Rule { users, groups, verbs, namespaces, effect: Effect::Allow };
+    section.set("outageTTL", &mut settings.outage_ttl.0, &values::duration(TTL));
     section.each("policy", RULES_MAX, &mut settings.policy, &new, rule);
     section.set("allowPaths", &mut settings.allow_paths.0, &values::paths());
     section.set_optional("callerAnnotation", &mut settings.annotation, &annotation());

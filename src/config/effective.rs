@@ -11,7 +11,7 @@ use super::Config;
 use crate::shadow;
 
 /// Fields and sections that a reload applies to the running process.
-const AT_RUN_TIME: [&str; 17] = [
+const AT_RUN_TIME: [&str; 18] = [
     "correlation",
     "outbox",
     "explain",
@@ -21,6 +21,7 @@ const AT_RUN_TIME: [&str; 17] = [
     "upstream.burst",
     "upstream.backoff",
     "shutdown",
+    "auth.outageTTL",
     "auth.policy",
     "auth.allowPaths",
     "auth.callerAnnotation",

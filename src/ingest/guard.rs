@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::lists::CallerName;
 use super::rejection::Rejection;
 use super::{Face, Unable, admit, lists, look, options, respond};
-use crate::access::{Attributes, Caller, Extent, Target, Turn, Write};
+use crate::access::{Attributes, Caller, Extent, Purpose, Target, Turn, Write};
 use crate::event::{ApiGroup, Event, RareMeta};
 use crate::ledger::RejectReason;
 use crate::server::{Answer, Peer};
@@ -83,7 +83,10 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
     // Pass-through identifies callers before it reads bodies.
     let identified = match head.extensions.remove::<Result<Caller, Status>>() {
         Some(identified) => identified,
-        None => access.identify(head.extensions.get::<Peer>(), &head.headers).await,
+        None => {
+            let purpose = purpose(&head.method, &head.uri);
+            access.identify(head.extensions.get::<Peer>(), &head.headers, purpose).await
+        }
     };
     let caller = identified.map_err(unasked)?;
     // Impersonation is not supported, and the request must not run in the caller's own name.
@@ -133,7 +136,7 @@ async fn admission_caller(face: &Face, head: &Parts) -> Result<Option<Caller>, R
     let caller = if shows_nothing {
         Caller::anonymous()
     } else {
-        face.0.access.identify(peer, &head.headers).await.map_err(unasked)?
+        face.0.access.identify(peer, &head.headers, Purpose::Other).await.map_err(unasked)?
     };
     if admitting.may_call(&caller.name) {
         return Ok(Some(caller));
@@ -145,6 +148,11 @@ async fn admission_caller(face: &Face, head: &Parts) -> Result<Option<Caller>, R
 fn unasked(status: Status) -> Refused {
     let unable = (status.code == 429).then_some(Unable);
     (status, unable)
+}
+
+/// Returns the purpose of a request, by which its caller is identified.
+pub(crate) fn purpose(method: &Method, uri: &Uri) -> Purpose {
+    if posts_events(method, uri) { Purpose::Report } else { attributes(method, uri).purpose() }
 }
 
 /// Returns the attributes of a request from its method, path and query (`request.RequestInfoFactory`). A trailing slash

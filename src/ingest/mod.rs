@@ -57,6 +57,7 @@ use rejection::Rejection;
 
 pub use admit::Admission;
 pub use aliases::Aliases;
+pub(crate) use guard::purpose;
 pub use look::TopQuery;
 pub use metrics::Metrics;
 pub use respond::refusal;

@@ -40,7 +40,8 @@ impl Passthrough {
         let (settings, access) = (&self.0.settings, &self.0.callers.access);
         let mut caller = SmolStr::default();
         if access.authenticates() {
-            let identified = access.identify(parts.extensions.get(), &parts.headers).await;
+            let purpose = ingest::purpose(&parts.method, &parts.uri);
+            let identified = access.identify(parts.extensions.get(), &parts.headers, purpose).await;
             let known = self.known(&identified, &parts);
             parts.extensions.insert(identified);
             let Some(known) = known else {

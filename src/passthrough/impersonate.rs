@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::headers;
-use crate::access::{AUTHENTICATED, Access, Caller, SERVICE_ACCOUNT};
+use crate::access::{AUTHENTICATED, Access, Caller, Purpose, SERVICE_ACCOUNT};
 use crate::server::Peer;
 use crate::status::Status;
 use crate::upstream::apiserver::Forwarder;
@@ -33,7 +33,7 @@ impl Callers {
     /// 401 if the certificate has expired; 403 if a header cannot carry its names, or if the request has impersonation
     /// headers itself: the apiserver would ask whether eventweir may impersonate that user, and not whether the caller may.
     pub(super) async fn name(&self, parts: &Parts) -> Result<HeaderMap, Status> {
-        let caller = self.access.identify(parts.extensions.get(), &parts.headers).await?;
+        let caller = self.access.identify(parts.extensions.get(), &parts.headers, Purpose::Other).await?;
         if headers::impersonates(&parts.headers) {
             return Err(forbidden("a request with a client certificate cannot impersonate another user as well"));
         }

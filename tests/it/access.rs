@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use eventweir::access::{
-    Access, AccessReview, Ask, Binding, Effect, Fairness, Kind, Limit, Metrics, Review, Rule, Settings, TokenReview,
+    Access, AccessReview, Ask, Binding, Effect, Fairness, Kind, Limit, Metrics, OutageTtl, Review, Rule, Settings,
+    TokenReview,
 };
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Pattern, Policy};
@@ -40,6 +43,8 @@ use crate::support::log::Log;
 #[derive(Default)]
 struct Reviewer {
     is_down: bool,
+    /// Whether it refuses all questions, because eventweir may not ask.
+    refuses: bool,
     /// Tokens and their users.
     tokens: BTreeMap<String, String>,
     /// Allowed user, verb and namespace or path.
@@ -167,6 +172,9 @@ fn ask(reviewer: &Arc<Mutex<Reviewer>>, answers: &Arc<Semaphore>) -> Ask {
             let reviewer = reviewer.lock();
             if reviewer.is_down {
                 return Err(Status::new(503, "ServiceUnavailable", "t-secret cannot be reviewed"));
+            }
+            if reviewer.refuses {
+                return Err(Status::new(403, "Forbidden", "may not review"));
             }
             let spec = &question["spec"];
             Ok(match review {
@@ -354,6 +362,68 @@ async fn without_an_answer_of_the_apiserver_nothing_is_allowed() {
     guarded.reviewer.lock().is_down = false;
     assert_eq!(guarded.post("alice", &within("bank")).await.code(), 403);
     assert_eq!(guarded.counted(r#"decisions_total{by="review",decision="unanswered"}"#), 1.0);
+}
+
+/// Fault: ten seconds into an outage of the API server, the events about it were refused, and nothing waited for its end.
+#[tokio::test]
+async fn while_the_apiserver_is_away_known_callers_may_report_and_nothing_else() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice", "bob"]);
+    guarded.allow("alice", "create", "shop");
+    guarded.allow("alice", "list", "shop");
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    assert_eq!(guarded.get("alice", EVENTS).await.code(), 200);
+    guarded.clock.advance(seconds(301));
+    // It answers that eventweir may not ask: nothing is known about the caller.
+    guarded.reviewer.lock().refuses = true;
+    assert_eq!(guarded.post("alice", &one()).await.code(), 503);
+    guarded.reviewer.lock().is_down = true;
+    guarded.asked(Review::Token);
+    for (asked, expected) in [(1, 201), (0, 201)] {
+        assert_eq!(guarded.post("alice", &one()).await.code(), expected);
+        assert_eq!(guarded.asked(Review::Token).len(), asked, "one of many requests asks");
+    }
+    assert_eq!(guarded.counted(r#"lookups_total{cache="token",result="expired"}"#), 2.0);
+    assert_eq!(guarded.counted(r#"lookups_total{cache="access",result="expired"}"#), 2.0);
+    assert_eq!(guarded.get("alice", EVENTS).await.code(), 503);
+    assert_eq!(guarded.post("bob", &one()).await.code(), 503);
+    assert_eq!(guarded.post("alice", &within("bank")).await.code(), 500);
+    // An hour after the token's cache time.
+    guarded.clock.advance(seconds(3_308));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    guarded.clock.advance(seconds(1));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 503);
+    {
+        let mut reviewer = guarded.reviewer.lock();
+        (reviewer.is_down, reviewer.refuses) = (false, false);
+        reviewer.tokens.remove("t-alice");
+    }
+    assert_eq!(guarded.post("alice", &one()).await.code(), 401, "what it answers holds at once");
+}
+
+#[tokio::test]
+async fn without_an_outage_ttl_an_outage_refuses_every_caller() {
+    let settings = Settings { outage_ttl: OutageTtl(Duration::ZERO), ..Settings::default() };
+    let guarded = Guarded::with_tokens(settings, &["alice"]);
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201);
+    guarded.reviewer.lock().is_down = true;
+    guarded.clock.advance(seconds(10));
+    assert_eq!(guarded.post("alice", &one()).await.code(), 503);
+}
+
+/// A JWT that says that it has expired is refused, also if the API server cannot be asked.
+#[tokio::test]
+async fn an_expired_token_is_not_used_in_an_outage() {
+    let guarded = Guarded::new(Settings { tokens: tokens(), ..Settings::default() });
+    let expiry = START / 1_000_000_000 + 60;
+    let claims = URL_SAFE_NO_PAD.encode(format!(r#"{{"exp":{expiry}}}"#));
+    let user = format!("alice.{claims}.signature");
+    guarded.reviewer.lock().tokens.insert(format!("t-{user}"), "alice".to_owned());
+    assert_eq!(guarded.post(&user, &one()).await.code(), 201);
+    guarded.reviewer.lock().is_down = true;
+    for (passed, expected) in [(59, 201), (1, 503)] {
+        guarded.clock.advance(seconds(passed));
+        assert_eq!(guarded.post(&user, &one()).await.code(), expected, "{expected}");
+    }
 }
 
 #[tokio::test]
@@ -956,7 +1026,7 @@ async fn tokens_are_neither_logged_nor_shown() {
     assert_eq!(guarded.post("secret", &one()).await.code(), 403);
     guarded.clock.advance(seconds(60));
     guarded.reviewer.lock().is_down = true;
-    assert_eq!(guarded.post("secret", &one()).await.code(), 503);
+    assert_eq!(guarded.get("secret", EVENTS).await.code(), 503);
     let shown = format!("{:?} {:?} {}", guarded.face, guarded.access, eventweir::metrics::render(&guarded.registry));
     let logged = log.text();
     assert!(logged.contains("the API server does not answer reviews"), "{logged}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use eventweir::access::{Access, Ask, Metrics, Settings, TokenReview};
+use eventweir::access::{Access, Ask, Metrics, Purpose, Settings, TokenReview};
 use eventweir::clock::Clock;
 use eventweir::correlator::KeySecret;
 use eventweir::event::{ApiGroup, Event, EventSeries};
@@ -199,7 +199,7 @@ async fn a_review_whose_answer_cannot_be_read_is_logged() {
     let access = Access::new(settings, ask, Clock::manual(START), KeySecret(7, 9), metrics);
     let mut headers = HeaderMap::new();
     headers.insert("authorization", "Bearer t-secret".parse().unwrap());
-    assert_eq!(access.identify(None, &headers).await.unwrap_err().code, 503);
+    assert_eq!(access.identify(None, &headers, Purpose::Report).await.unwrap_err().code, 503);
     let text = log.text();
     assert!(text.contains("WARN") && text.contains("the API server does not answer reviews"), "{text}");
     assert!(!text.contains("t-secret"), "{text}");

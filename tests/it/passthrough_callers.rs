@@ -178,7 +178,8 @@ async fn a_change_of_an_event_whose_caller_could_not_be_reviewed_is_forwarded() 
         }
     })
     .await;
-    let policy = "auth: {tokenReview: {enabled: true, cacheTTL: 0s}, subjectAccessReview: {enabled: true}}\n\
+    let policy = "auth: {outageTTL: 0s, tokenReview: {enabled: true, cacheTTL: 0s}, \
+        subjectAccessReview: {enabled: true}}\n\
         shutdown: {drainTimeout: 0s}\n";
     let program = behind.program("", policy).await;
     let client = &mut program.client().await;

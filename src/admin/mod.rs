@@ -168,12 +168,10 @@ impl Admin {
         self.0.reload.notified().await;
     }
 
-    fn checks(&self) -> [(&'static str, bool); 3] {
-        let sizes = self.0.shards.sizes();
-        let limits = self.0.limits.load();
-        let outbox = &limits.outbox;
-        let room = sizes.records < outbox.max_records.get() && sizes.bytes < outbox.max_bytes.get();
-        [("accepting", !self.is_draining()), ("outbox-has-room", room), ("history", self.0.history.is_ready())]
+    /// Returns the checks of readiness. A full outbox is none of them: repeats of known records need no room, and other
+    /// replicas are full too while the upstream is away.
+    fn checks(&self) -> [(&'static str, bool); 2] {
+        [("accepting", !self.is_draining()), ("history", self.0.history.is_ready())]
     }
 
     /// Describes the state of the upstream.

@@ -200,7 +200,7 @@ impl Outbox {
             digest.fold(&record.event, record.pending, &self.settings);
         }
         digest.update_message(&self.settings);
-        self.bytes.replace(before, digest.size());
+        self.usage.resize_digest(before, digest.size());
         let occurrences = records.iter().map(|(_, record)| record.pending.total()).sum();
         let since = records.iter().map(|(_, record)| record.since).min().unwrap_or(now.mono);
         self.owe_digest(home, occurrences, since, now);
@@ -218,7 +218,7 @@ impl Outbox {
         let Some(digest) = budget.digest() else { return };
         let (id, event) = (digest.record, digest.event.clone());
         if let Some(record) = self.records.get_mut(&id) {
-            record.absorb(event, &mut self.bytes, usize::MAX);
+            record.absorb(event, &mut self.usage, usize::MAX);
         } else {
             let mut record = Record::new(budget.source, budget_id, kind, event, now.mono);
             record.since = since;

@@ -122,7 +122,7 @@ impl Outbox {
         if id.0 >= FIRST_DIGEST {
             for (_, budget) in self.budgets.iter_mut() {
                 if budget.digest().is_some_and(|digest| digest.record == id) {
-                    self.bytes -= budget.take_digest().map_or(0, |digest| digest.size());
+                    self.usage.resize_digest(budget.take_digest().map_or(0, |digest| digest.size()), 0);
                 }
             }
         }
@@ -183,7 +183,7 @@ impl Outbox {
             record.total = tag + record.unsettled().total();
             record.stand = Stand::On(record.held(stored, tag, now));
         }
-        record.measure(&mut self.bytes);
+        record.measure(&mut self.usage);
         let awaited = if waiting == 0 { self.tickets.drop_record(id) } else { Vec::new() };
         Some(Rebased { moved, written, awaited })
     }

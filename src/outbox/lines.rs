@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
 
 use super::record::{Kind, Record};
+use super::usage::Usage;
 use super::{Outbox, group};
 use crate::correlator::{NAME_BYTES_MAX, RecordId};
 use crate::event::{ApiGroup, Event};
-use crate::limits::Share;
 
 /// Prefix of the names of annotations with a line.
 pub(super) const LINE_PREFIX: &str = "line.eventweir/";
@@ -248,7 +248,7 @@ impl Lines {
 
 impl Record {
     /// Stores the line of a client. The write of the occurrence carries it.
-    fn put_line(&mut self, line: ClientLine, all: &mut Share) {
+    fn put_line(&mut self, line: ClientLine, all: &mut Usage) {
         let lines = if self.is_inherited { &mut self.later_lines } else { &mut self.lines };
         let before = lines.size();
         lines.put(line, &self.event.metadata.name);
@@ -286,7 +286,7 @@ impl Outbox {
         let metadata = &record.event.metadata;
         let lacking = record.lacks_own_line(&line.name).then(|| (metadata.namespace.clone(), metadata.name.clone()));
         if line.total > 0 {
-            record.put_line(line, &mut self.bytes);
+            record.put_line(line, &mut self.usage);
         }
         lacking
     }

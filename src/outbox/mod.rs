@@ -33,9 +33,9 @@ mod storm;
 mod tag;
 mod tickets;
 mod timers;
+mod usage;
 
 use std::cmp::Reverse;
-use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BinaryHeap, HashMap};
 
 use smol_str::SmolStr;
@@ -71,9 +71,10 @@ use record::{Phase, Record, Sent};
 use stand::{Call, Mark, Stand, Tags};
 use tickets::Tickets;
 use timers::Timer;
+use usage::Usage;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{BuildKeyHasher, Key, LruMap};
+use crate::correlator::{Key, LruMap};
 use crate::event::{ApiGroup, Event};
 
 /// Unsettled writes of one shard. The limits apply to the outboxes of all shards together.
@@ -84,9 +85,6 @@ pub struct Outbox {
     // Repeats of known records are always accepted; there are no more of them than the correlators track.
     // Boxed, because a record has 880 bytes and a hash table has up to twice as many slots as records.
     records: HashMap<RecordId, Box<Record>, foldhash::fast::FixedState>,
-    /// Number of records per source.
-    // LIMIT: one entry per record.
-    per_source: HashMap<Key, usize, BuildKeyHasher>,
     // LIMIT: `max_budgets`; beyond it the least recently used idle budget is evicted, and its bucket counts as full
     // again.
     budgets: LruMap<Budget>,
@@ -102,9 +100,8 @@ pub struct Outbox {
     storm_news: Vec<StormNews>,
     // LIMIT: one timer per record and one per budget, plus outdated ones of those whose time moved forward.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
-    bytes: Share,
-    /// Length of `records`, for the limit over all shards.
-    record_count: Share,
+    /// What the records take, for the limits over all shards.
+    usage: Usage,
     /// Length of `budgets`, for the limit over all shards.
     budget_count: Share,
     tickets: Tickets,
@@ -133,7 +130,6 @@ impl Outbox {
         Self {
             settings,
             records: HashMap::default(),
-            per_source: HashMap::default(),
             budgets: LruMap::default(),
             rates: Rates::default(),
             ready: Ready::default(),
@@ -142,8 +138,7 @@ impl Outbox {
             folded: FoldedTable::default(),
             storm_news: Vec::new(),
             timers: BinaryHeap::new(),
-            bytes: Share::default(),
-            record_count: Share::default(),
+            usage: Usage::default(),
             budget_count: Share::default(),
             tickets: Tickets::default(),
             forgotten: Vec::new(),
@@ -160,8 +155,7 @@ impl Outbox {
     /// Returns an empty outbox with the same settings, which shares its limits with this one.
     pub fn another(&self, seed: u64) -> Self {
         Self {
-            bytes: self.bytes.another(),
-            record_count: self.record_count.another(),
+            usage: self.usage.another(),
             budget_count: self.budget_count.another(),
             groups: self.groups.another(),
             folded: self.folded.another(),
@@ -176,7 +170,7 @@ impl Outbox {
 
     /// Returns the bytes of the events and digests held.
     pub const fn bytes(&self) -> usize {
-        self.bytes.own()
+        self.usage.bytes()
     }
 
     /// Returns the number of budgets that are not known to be full.
@@ -189,18 +183,9 @@ impl Outbox {
         (self.groups.len(), self.folded.len())
     }
 
-    /// Whether a new record of this source may be offered: there is room, and the source stays within its share. The
-    /// share counts the source's own records and the free room only. So each of several flooding sources gets an equal
-    /// part, and some room stays free.
+    /// Whether a new record of this source may be offered: there is room, and the source stays within its share.
     pub fn has_room(&self, source: Key) -> bool {
-        let Settings { max_records, max_bytes, source_percent, .. } = &self.settings;
-        let (all, percent) = (self.record_count.all(), source_percent.get().min(100));
-        let free = max_records.get().saturating_sub(all);
-        let own = || self.per_source.get(&source).copied().unwrap_or(0);
-        // `may_grow` checks own / (own + free) < percent / 100. If it holds for all records together, it holds for this
-        // source.
-        let may_grow = |own: usize| own.saturating_mul(100 - percent) < free.saturating_mul(percent);
-        free > 0 && self.bytes.all() < max_bytes.get() && (may_grow(all) || may_grow(own()))
+        self.usage.has_room(source, &self.settings)
     }
 
     /// Returns the budget with this id, and creates it with `make` if it is missing.
@@ -212,10 +197,8 @@ impl Outbox {
 
     /// Inserts a record.
     fn put(&mut self, id: RecordId, record: Record) {
-        self.bytes += record.size;
-        *self.per_source.entry(record.source).or_insert(0) += 1;
+        self.usage.add(record.source, record.size);
         self.records.insert(id, Box::new(record));
-        self.record_count.set(self.records.len());
     }
 
     /// Removes a record, even if it owes a write.
@@ -224,14 +207,7 @@ impl Outbox {
         if let Some(budget) = self.budgets.peek_mut(&record.budget.0) {
             budget.members -= 1;
         }
-        self.bytes -= record.size;
-        self.record_count.set(self.records.len());
-        if let MapEntry::Occupied(mut own) = self.per_source.entry(record.source) {
-            *own.get_mut() -= 1;
-            if *own.get() == 0 {
-                own.remove();
-            }
-        }
+        self.usage.remove(record.source, record.size);
         Some(record)
     }
 

@@ -93,7 +93,7 @@ impl Outbox {
                 let Some(same) = self.records.get_mut(&id) else { return (Why::Group, true) };
                 record = same;
             }
-            record.absorb(event, &mut self.bytes, self.settings.max_bytes.get());
+            record.absorb(event, &mut self.usage, self.settings.max_bytes.get());
             wakes_delivery = is_recharged || matches!(record.phase, Phase::Settled) || is_paid;
             let waits = match record.phase {
                 Phase::Settled => None,

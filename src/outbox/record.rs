@@ -14,12 +14,12 @@ use super::request::Answer;
 use super::settings::Settings;
 use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
 use super::tag;
+use super::usage::Usage;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, RecordId};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
 use crate::ledger::{Occurrences, RefusalReason, Why, WrittenAs};
-use crate::limits::Share;
 
 /// Time after a record's first 403 during which another 403 is retried.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(300);
@@ -368,7 +368,7 @@ impl Record {
     /// At the `limit` of the bytes of `all` records a repeat is still accepted, but the record must not grow. It keeps
     /// the older, smaller content and takes only the count and the time. A repaired record likewise takes only count,
     /// time and message, because the rest of a repeat would undo the repair.
-    pub(super) fn absorb(&mut self, mut newer: Event, all: &mut Share, limit: usize) {
+    pub(super) fn absorb(&mut self, mut newer: Event, all: &mut Usage, limit: usize) {
         let event = &mut self.event;
         if !self.repaired.is_empty() {
             let most = if self.repaired.contains(&Repair::Message) { NEW_STYLE_MESSAGE_MAX } else { usize::MAX };
@@ -378,7 +378,7 @@ impl Record {
         newer.metadata.name = event.metadata.name.clone();
         newer.metadata.resource_version = event.metadata.resource_version.clone();
         let size = newer.approximate_size() + self.lines.size() + self.later_lines.size();
-        if size > self.size && all.all() >= limit {
+        if size > self.size && all.all_bytes() >= limit {
             (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
             return;
         }
@@ -387,12 +387,12 @@ impl Record {
     }
 
     /// Counts its bytes among those of `all` records again, after its event was changed.
-    pub(super) fn measure(&mut self, all: &mut Share) {
+    pub(super) fn measure(&mut self, all: &mut Usage) {
         self.resize(self.event.approximate_size() + self.lines.size() + self.later_lines.size(), all);
     }
 
-    pub(super) fn resize(&mut self, size: usize, all: &mut Share) {
-        all.replace(self.size, size);
+    pub(super) fn resize(&mut self, size: usize, all: &mut Usage) {
+        all.resize(self.source, self.size, size);
         self.size = size;
     }
 
@@ -503,11 +503,11 @@ mod tests {
             let (old, new) = (message("a", 800), message("b", length));
             let budget = BudgetId::prepaid(Key(1));
             let mut record = Record::new(Key(1), budget, Kind::Plain, event(1, old), Mono(0));
-            let (size, mut all) = (record.size, Share::default());
-            all += size;
+            let (size, mut all) = (record.size, Usage::default());
+            all.add(record.source, size);
             record.absorb(event(2, new), &mut all, if has_room { usize::MAX } else { size });
             assert_eq!((record.event.count, record.event.message.starts_with('b')), (2, is_taken), "{length}");
-            assert_eq!((record.size > size, all.own()), (has_room, record.size));
+            assert_eq!((record.size > size, all.bytes()), (has_room, record.size));
         }
     }
 }

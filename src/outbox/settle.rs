@@ -276,7 +276,7 @@ impl Outbox {
             return None;
         }
         record.repaired.extend(&repairs);
-        record.measure(&mut self.bytes);
+        record.measure(&mut self.usage);
         let is_renamed = record.event.metadata.name != name;
         self.ask_again(id, now);
         if is_renamed {
@@ -323,7 +323,7 @@ impl Outbox {
             let (budget, is_digest) = (record.budget, record.kind.folds());
             self.remove(id, now);
             if is_digest && let Some(budget) = self.budgets.peek_mut(&budget.0) {
-                self.bytes -= budget.take_digest().map_or(0, |digest| digest.size());
+                self.usage.resize_digest(budget.take_digest().map_or(0, |digest| digest.size()), 0);
             }
         }
         let mut settlement = Settlement { lost: Some((loss.reason, lost)), feedback, ..Settlement::default() };

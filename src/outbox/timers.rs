@@ -100,7 +100,7 @@ impl Outbox {
     fn forget_budget(&mut self, id: BudgetId) {
         if let Some(budget) = self.budgets.pop(&id.0) {
             self.budget_count.set(self.budgets.len());
-            self.bytes -= budget.digest().map_or(0, Digest::size);
+            self.usage.resize_digest(budget.digest().map_or(0, Digest::size), 0);
         }
         if self.budgets.is_empty() {
             // Releases the table, which never shrinks.

@@ -259,6 +259,7 @@ async fn accept(
     take: impl Fn(Accepted, OwnedSemaphorePermit),
 ) -> bool {
     let mut is_announced = false;
+    let is_local = listener.local().is_ok_and(|address| address.is_local());
     loop {
         let accepting = async {
             let permit = Arc::clone(limit).acquire_owned().await.expect("it is never closed");
@@ -269,7 +270,8 @@ async fn accept(
             () = end.stop.cancelled() => return is_announced,
             () = end.closing.cancelled(), if !is_announced => {
                 is_announced = true;
-                if open.is_empty() {
+                // Other machines may not know yet that this server ends.
+                if open.is_empty() && is_local {
                     return is_announced;
                 }
                 continue;

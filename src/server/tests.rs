@@ -207,6 +207,28 @@ async fn at_shutdown_clients_are_asked_to_close_and_the_accept_queue_is_answered
     assert!(TcpStream::connect(address).await.is_err());
 }
 
+/// Fault: without a connection it closed at once, and refused clients that did not know yet that it ends.
+#[tokio::test]
+async fn at_shutdown_late_clients_are_answered_where_other_machines_connect() {
+    for (host, is_answered) in [("127.0.0.1:0", false), ("0.0.0.0:0", true)] {
+        let ((server, _), mut serving) = (server().await, JoinSet::new());
+        let listener = TcpListener::bind(host).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+        let end = End { closing: closing.clone(), stop: stop.clone() };
+        closing.cancel();
+        serving.spawn(Server { end, listener: listener.into(), ..server }.serve(answering(|_| slow(Duration::ZERO))));
+        if is_answered {
+            let mut late = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            late.write_all(HEAD).await.unwrap();
+            is_asked_to_close(late).await;
+            stop.cancel();
+        }
+        serving.join_next().await.unwrap().unwrap();
+        assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());
+    }
+}
+
 async fn is_asked_to_close(mut client: TcpStream) {
     let mut answer = String::new();
     client.read_to_string(&mut answer).await.unwrap();

@@ -45,7 +45,8 @@ impl Passthrough {
     }
 
     /// Forwards a request. Returns the refusal if the apiserver does not answer.
-    pub(super) async fn send(&self, parts: Parts, body: Outgoing) -> Result<Response, Unanswered> {
+    pub(super) async fn send(&self, mut parts: Parts, body: Outgoing) -> Result<Response, Unanswered> {
+        parts.headers = headers::end_to_end(parts.headers);
         let Onward { forwarder, named, caller, token, standing } = self.onward(&parts).await?;
         let Some(place) = self.0.in_flight.take(&caller, 1) else {
             return Err((Kind::Refused, full("passthrough.maxInFlight").into()));
@@ -58,7 +59,7 @@ impl Passthrough {
         Ok(self.answered(answer, place, Some(seat), is_watch(&uri)))
     }
 
-    /// Returns how a request is sent on, by its credentials.
+    /// Returns how a request is sent on, by the credentials that the apiserver will see.
     async fn onward(&self, parts: &Parts) -> Result<Onward<'_>, Unanswered> {
         let peer = parts.extensions.get::<Peer>();
         if !has_certificate_alone(parts) {
@@ -108,7 +109,9 @@ impl Passthrough {
     /// Forwards a request that asks for another protocol, and opens a tunnel if the apiserver agrees.
     pub(super) async fn tunnel(&self, mut request: Request<Body>) -> Answered {
         let client = hyper::upgrade::on(&mut request);
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        let protocols: Vec<HeaderValue> = parts.headers.get_all(UPGRADE).iter().cloned().collect();
+        parts.headers = headers::end_to_end(parts.headers);
         let Onward { forwarder, named, caller, .. } = match self.onward(&parts).await {
             Ok(onward) => onward,
             Err(refusal) => return unanswered(refusal),
@@ -116,7 +119,6 @@ impl Passthrough {
         let Some(place) = self.0.upgrades.take(&caller, 1) else {
             return refuse(&full("passthrough.maxUpgrades"));
         };
-        let protocols: Vec<HeaderValue> = parts.headers.get_all(UPGRADE).iter().cloned().collect();
         let mut outgoing = outgoing(parts, streamed(body), named);
         outgoing.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         for protocol in protocols {
@@ -145,7 +147,7 @@ fn failed(status: Box<Status>) -> Unanswered {
     (Kind::Failed, status)
 }
 
-/// Builds the request for the apiserver.
+/// Builds the request for the apiserver from one with end-to-end headers.
 fn outgoing(parts: Parts, body: Outgoing, named: HeaderMap) -> Request<Outgoing> {
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;

@@ -1,4 +1,7 @@
 //! Selects the headers to forward: all, in their order, except hop-by-hop headers (RFC 9110, 7.6.1).
+//!
+//! A client may list any header as hop-by-hop, its token included. So these are removed before anything is read from
+//! the headers that remain: who the apiserver takes the caller for depends on those alone.
 
 use http::header::{CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -12,9 +15,17 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const HOP_BY_HOP: [HeaderName; 7] =
     [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
 
-/// Returns the headers of a request for the apiserver, whose own name replaces `Host`. `named` names an impersonated user.
-/// It is added last, because a client may list any header as hop-by-hop. `X-Remote-*` would name another user, if
-/// eventweir's certificate is of the authority of authenticating proxies.
+/// Returns a request's headers without those that are hop-by-hop. Impersonation headers stay even if they are listed:
+/// without them, the request would run in the name and with the rights of the user that impersonates.
+pub(super) fn end_to_end(headers: HeaderMap) -> HeaderMap {
+    let is_kept = |name: &HeaderName| !is_impersonation(name);
+    let listed: Vec<HeaderName> = headers.get_all(CONNECTION).iter().flat_map(listed).filter(is_kept).collect();
+    without(headers, |name| is_hop_by_hop(name, &listed))
+}
+
+/// Returns the headers of a request for the apiserver, whose own name replaces `Host`, from its [`end_to_end`] headers.
+/// `named` names an impersonated user. `X-Remote-*` would name another user, if eventweir's certificate is of the
+/// authority of authenticating proxies.
 pub(super) fn of_request(headers: HeaderMap, named: HeaderMap) -> HeaderMap {
     let is_impersonated = !named.is_empty();
     let is_remote = |name: &HeaderName| is_impersonated && name.as_str().starts_with("x-remote-");
@@ -25,15 +36,18 @@ pub(super) fn of_request(headers: HeaderMap, named: HeaderMap) -> HeaderMap {
 
 /// Returns the headers of an answer for the client.
 pub(super) fn of_answer(headers: HeaderMap) -> HeaderMap {
-    without(headers, |_| false)
+    let listed: Vec<HeaderName> = headers.get_all(CONNECTION).iter().flat_map(listed).collect();
+    without(headers, |name| is_hop_by_hop(name, &listed))
 }
 
-/// Removes hop-by-hop headers, and those that are `dropped`.
-fn without(headers: HeaderMap, dropped: impl Fn(&HeaderName) -> bool) -> HeaderMap {
-    let named: Vec<HeaderName> = headers.get_all(CONNECTION).iter().flat_map(listed).collect();
-    let is_dropped =
-        |name: &HeaderName| *name == CONNECTION || HOP_BY_HOP.contains(name) || named.contains(name) || dropped(name);
-    if !headers.keys().any(is_dropped) {
+/// Whether a header is hop-by-hop: always, or because `Connection` lists it.
+fn is_hop_by_hop(name: &HeaderName, listed: &[HeaderName]) -> bool {
+    *name == CONNECTION || HOP_BY_HOP.contains(name) || listed.contains(name)
+}
+
+/// Removes the headers that are `dropped`.
+fn without(headers: HeaderMap, is_dropped: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+    if !headers.keys().any(&is_dropped) {
         return headers;
     }
     // A new map, because a removal would change the order.

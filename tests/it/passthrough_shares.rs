@@ -79,6 +79,32 @@ async fn requests_without_valid_credentials_share_no_connection_with_others() {
     program.stop().await;
 }
 
+/// Fault: a token that the client had listed as hop-by-hop was not sent, and the anonymous answer marked it as accepted.
+#[tokio::test]
+async fn a_token_that_is_not_sent_is_not_accepted() {
+    let behind = Behind::tls(&["h2"], |request| {
+        let authorization = request.headers().get("Authorization").cloned();
+        async move { answer(if authorization.is_none_or(|value| value == "Bearer a") { 200 } else { 401 }, "") }
+    })
+    .await;
+    let program = behind.program("maxInFlight: 2, maxUpgrades: 2", "").await;
+    let client = &mut program.client().await;
+    for _ in 0..2 {
+        assert_eq!(send(client, "GET", "/api", "Bearer a").await.status, 200);
+    }
+    let listed = [("Authorization", "Bearer bogus"), ("Connection", "keep-alive, authorization")];
+    assert_eq!(client.send("GET", "/version", &listed, b"").await.status, 200);
+    let upgrade = [("Authorization", "Bearer a"), ("Connection", "Upgrade, Authorization"), ("Upgrade", "websocket")];
+    assert_eq!(client.send("GET", "/version", &upgrade, b"").await.status, 200);
+    assert_eq!(send(client, "GET", "/api", "Bearer bogus").await.status, 401);
+    let seen = behind.seen();
+    let sent: Vec<_> = seen.iter().map(|seen| seen.header("authorization")).collect();
+    assert_eq!(sent, [Some("Bearer a"), Some("Bearer a"), None, None, Some("Bearer bogus")]);
+    let known = seen[1].connection;
+    assert!(seen[2..].iter().all(|seen| seen.connection != known), "{seen:?}");
+    program.stop().await;
+}
+
 /// Fault: clients without credentials took all places with answers that they did not read.
 #[tokio::test]
 async fn a_short_answer_that_is_not_read_keeps_no_place() {

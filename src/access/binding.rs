@@ -52,7 +52,10 @@ impl Binding {
         match caller.name.strip_prefix(NODE) {
             Some(node) => {
                 let fields = [(host, &source.host), ("reportingInstance", &event.reporting_instance)];
-                check(caller, group, event, extent, fields, |text| text == node)
+                check(caller, group, event, extent, fields, |text| text == node)?;
+                // The host of a source of the old style is source.host alone, and not reportingInstance.
+                let has_host = source.component.is_empty() || !source.host.is_empty();
+                if has_host { Ok(()) } else { Err(foreign(caller, group, event, host, &source.host)) }
             }
             None => {
                 let components = self.components.get(&caller.name).map(Vec::as_slice).unwrap_or_default();
@@ -128,10 +131,13 @@ fn check(
 ) -> Result<(), Status> {
     let is_nameless = extent == Extent::Whole && fields.iter().all(|(_, text)| text.is_empty());
     let wrong = fields.iter().find(|(_, text)| is_nameless || (!text.is_empty() && !allows(text)));
-    let Some((field, text)) = wrong else { return Ok(()) };
+    wrong.map_or(Ok(()), |(field, text)| Err(foreign(caller, group, event, field, text)))
+}
+
+fn foreign(caller: &Caller, group: ApiGroup, event: &Event, field: &str, text: &str) -> Status {
     let why = format!("User {:?} cannot report {field} {text:?}", caller.name);
     let message = format!("{text:?}: not a source of this user");
-    Err(with_cause(refused(group.name(), "events", &event.metadata.name, &why), &message, field))
+    with_cause(refused(group.name(), "events", &event.metadata.name, &why), &message, field)
 }
 
 /// Returns an API group's names of host, component and controller.
@@ -174,7 +180,12 @@ mod tests {
         assert_eq!(check(event("kubelet", "a", "", "")), None);
         assert_eq!(check(event("kubelet", "b", "", "")).as_deref(), Some("source.host"));
         assert_eq!(check(event("kubelet", "a", "kubelet", "b")).as_deref(), Some("reportingInstance"));
+        assert_eq!(check(event("", "", "kubelet", "a")), None);
         assert_eq!(check(event("kubelet", "", "", "")).as_deref(), Some("source.host"));
+        // Fault: a node reported as a component without a host, because it was named as the instance.
+        let hostless = event("scheduler", "", "kubelet", "a");
+        assert_eq!(check(hostless.clone()).as_deref(), Some("source.host"));
+        assert!(fault("system:node:a", ApiGroup::Core, Extent::Part, &hostless).is_some());
         let other = event("", "b", "", "");
         let field = fault("system:node:a", ApiGroup::Events, Extent::Whole, &other);
         assert_eq!(field.as_deref(), Some("deprecatedSource.host"));

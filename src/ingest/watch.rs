@@ -33,6 +33,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// (`--min-request-timeout`).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 
+/// LIMIT: duration of a watch, whatever its client asks for. A watch is authorised only at its start.
+///
+/// DIFFERENCE(apiserver): it grants any `timeoutSeconds`.
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+
 /// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a
 /// watch.
 pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Status> {
@@ -69,11 +74,7 @@ async fn watch_with(
         return Err(Status::too_many_requests("Too many watches, please try again later", 1));
     };
     let clock = face.0.shards.clock().clone();
-    let timeout = match options.timeout_seconds {
-        0 => TIMEOUT_MIN.mul_f64(1.0 + fastrand::f64()),
-        seconds => Duration::from_secs(seconds),
-    };
-    let deadline = clock.now().mono.after(timeout);
+    let deadline = clock.now().mono.after(timeout(options.timeout_seconds));
     let stream = Stream {
         watch: face.0.upstream.watch(asked.namespace(), options).await?,
         form,
@@ -92,6 +93,15 @@ async fn watch_with(
             (StatusCode::OK, [(CONTENT_TYPE, content_type(form))], Body::from_stream(frames)).into_response()
         }
     })
+}
+
+/// Returns the timeout of a watch whose client asks for this many seconds; 0 if it asks for none.
+fn timeout(seconds: u64) -> Duration {
+    let timeout = match seconds {
+        0 => TIMEOUT_MIN.mul_f64(1.0 + fastrand::f64()),
+        seconds => Duration::from_secs(seconds),
+    };
+    timeout.min(TIMEOUT_MAX)
 }
 
 /// A watch that is being streamed.
@@ -174,5 +184,17 @@ const fn content_type(form: Form) -> HeaderValue {
     match form.media {
         Media::Json | Media::Yaml => HeaderValue::from_static("application/json"),
         Media::Protobuf => HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fault: a client could ask for a watch of years, which is authorised only at its start.
+    #[test]
+    fn a_watch_lasts_an_hour_at_most() {
+        assert_eq!([1, 3600, 3601, u64::MAX].map(timeout), [1, 3600, 3600, 3600].map(Duration::from_secs));
+        assert!((TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout(0)));
     }
 }

@@ -277,6 +277,13 @@ impl Aliases {
         })
     }
 
+    /// As [`grow`](Self::grow), without the change.
+    pub(super) fn preview(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
+        let mut event = self.get(namespace, name)?;
+        let grown = growth.apply(&mut event);
+        Some((event, grown))
+    }
+
     /// As [`grow`](Self::grow), for a patch that is refused. A client that does not count what was refused sends the
     /// same count again with another time ([`is_again`]); this brings one occurrence, by which the known count grows.
     pub(super) fn grow_refused(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {

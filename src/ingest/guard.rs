@@ -14,10 +14,10 @@ use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::lists::CallerName;
-use super::rejection::Rejection;
+use super::rejection::{Rejection, as_asked};
 use super::{Face, Unable, admit, lists, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Purpose, Target, Turn, Write};
-use crate::event::{ApiGroup, Event, RareMeta};
+use crate::event::{ApiGroup, Event, ObjectMeta, RareMeta};
 use crate::ledger::RejectReason;
 use crate::server::{Answer, Peer};
 use crate::status::Status;
@@ -261,6 +261,32 @@ impl Face {
         match self.0.upstream.get(namespace, name).await {
             Ok(_) => Ok(()),
             Err(_) => Err(refused),
+        }
+    }
+
+    /// Checks the same for the growth of an event, unless its record is stored, or a create of it waits.
+    ///
+    /// # Errors
+    /// 404 if there is no event of this name, like the apiserver's to a patch; otherwise the refusal of the create.
+    pub(super) async fn may_grow(
+        &self,
+        caller: Option<&Caller>,
+        group: ApiGroup,
+        grown: &Event,
+    ) -> Result<(), Rejection> {
+        let ObjectMeta { namespace, name, .. } = &grown.metadata;
+        let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
+        let found = self.0.shards.find(grown);
+        let is_owed = found.as_ref().is_some_and(|found| found.unsettled.is_some());
+        if is_owed || self.0.shards.folded_like(grown).is_some() {
+            return Ok(());
+        }
+        let record = found.as_ref().map_or(name, |found| &found.name);
+        match self.0.upstream.get(namespace, record).await {
+            // Without a tracked record, an event of the name is continued only if it is the same.
+            Ok(stored) if found.is_some() || stored.message == grown.message => Ok(()),
+            Err(status) if status.code == 404 => Err(rejection(as_asked(group, name, status))),
+            Ok(_) | Err(_) => Err(rejection(refused)),
         }
     }
 

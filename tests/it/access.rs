@@ -580,6 +580,42 @@ async fn a_patch_or_a_put_that_creates_needs_the_right_to_create() {
     assert_eq!(guarded.send(merge()).await.code(), 200);
 }
 
+/// Returns a recorder's patch of the event `known`.
+fn growth(user: &str, body: &str) -> Request<Body> {
+    let mut patch = request("PATCH", &format!("{EVENTS}/known"), user, body);
+    patch.headers_mut().insert("content-type", "application/strategic-merge-patch+json".parse().unwrap());
+    patch
+}
+
+/// Fault: a caller that may only patch created records by growing counts.
+#[tokio::test]
+async fn a_growth_that_creates_needs_the_right_to_create() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice", "bob"]);
+    for (user, verb) in [("alice", "create"), ("alice", "update"), ("alice", "patch"), ("bob", "patch")] {
+        guarded.allow(user, verb, "shop");
+    }
+    let mut known = one();
+    known.metadata.name = "known".into();
+    assert_eq!(guarded.post("alice", &known).await.code(), 201);
+    let grow = |user, body| guarded.send(growth(user, body));
+    // The create waits.
+    assert_eq!(grow("bob", r#"{"count":2}"#).await.code(), 200);
+    // Another message is another record, and there is no event yet.
+    assert_eq!(grow("bob", r#"{"count":3,"message":"other"}"#).await.code(), 404);
+    assert_eq!(guarded.shards.balance().ledger.total_rejected(), 0);
+    assert_eq!(grow("alice", r#"{"count":3,"message":"other"}"#).await.code(), 200);
+    known.count = 3;
+    let path = format!("{EVENTS}/known");
+    assert_eq!(guarded.send(request("PUT", &path, "alice", &text(&known))).await.code() / 100, 2);
+    assert_eq!(grow("bob", r#"{"count":4}"#).await.code(), 200);
+    let denied = grow("bob", r#"{"count":6,"message":"third"}"#).await;
+    assert!(denied.code() == 403 && denied.message().contains("cannot create resource"), "{denied:?}");
+    assert_eq!(guarded.shards.balance().ledger.total_rejected(), 2);
+    let shown = grow("alice", r#"{"count":4}"#).await.json();
+    assert_eq!((&shown["message"], &shown["count"]), (&"restarting".into(), &4.into()));
+    assert!(guarded.shards.balance().is_exact());
+}
+
 #[tokio::test]
 async fn a_policy_decides_without_the_apiserver() {
     let rule = |users: &str, verbs: &[&'static str], namespace: &str| Rule {

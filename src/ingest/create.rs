@@ -43,6 +43,7 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
     let note = |fault: &Rejection| face.note_rejection(&event, 1, fault);
     face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole).inspect_err(note)?;
+    face.check_name(asked.caller.as_ref(), asked.group, &event).inspect_err(note)?;
     if options.dry_run {
         return Ok(dry_run(face, asked, form, event).await);
     }

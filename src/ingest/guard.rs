@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
+use super::aliases::is_of_one_line;
 use super::lists::CallerName;
 use super::rejection::{Rejection, as_asked};
 use super::{Face, Unable, admit, lists, look, options, respond};
@@ -305,6 +306,24 @@ impl Face {
     ) -> Result<(), Rejection> {
         let Some(caller) = caller else { return Ok(()) };
         self.0.access.check_source(caller, group, event, extent).map_err(rejection)
+    }
+
+    /// Checks that a posted event does not take the name of another one whose source its caller may not report: the
+    /// changes of that event's client would be judged by the new event. To the apiserver, the name exists.
+    pub(super) fn check_name(&self, caller: Option<&Caller>, group: ApiGroup, event: &Event) -> Result<(), Rejection> {
+        if !self.binds(caller) {
+            return Ok(());
+        }
+        let ObjectMeta { namespace, name, .. } = &event.metadata;
+        let known = self.0.aliases.get(namespace, name).filter(|known| !is_of_one_line(known, event));
+        let is_theirs = |known: &Event| self.check_source(caller, group, known, Extent::Whole).is_err();
+        match known.filter(is_theirs) {
+            Some(_) => {
+                let status = Status::already_exists(group.name(), "events", name);
+                Err(Rejection::new(RejectReason::Denied, status))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Checks that the caller may report the source of the event that its change of this name is about; nothing of an

@@ -731,6 +731,28 @@ async fn a_caller_may_report_its_own_source_only() {
     assert!(guarded.shards.balance().is_exact());
 }
 
+/// Fault: an event under the name of another node's event made that node's later patches be refused.
+#[tokio::test]
+async fn an_event_may_not_take_the_name_of_a_foreign_source() {
+    let (node, other) = ("system:node:node-1", "system:node:node-2");
+    let binding = Binding { is_on: true, ..Binding::default() };
+    let guarded = Guarded::with_tokens(Settings { binding, ..Settings::default() }, &[node, other, "admin"]);
+    let named = |host: &str, reason: &str| {
+        let mut event = event(host, "web-0", reason, "m");
+        event.metadata.name = "known".into();
+        event
+    };
+    assert_eq!(guarded.post(node, &named("node-1", "A")).await.code(), 201);
+    let refused = guarded.post(other, &named("node-2", "A")).await;
+    assert_eq!((refused.code(), &refused.json()["reason"]), (409, &"AlreadyExists".into()));
+    assert_eq!(guarded.send(growth(node, r#"{"count":2}"#)).await.code(), 200);
+    // Its own name, and that of a caller that is not bound, are free to use.
+    assert_eq!(guarded.post(node, &named("node-1", "B")).await.code(), 201);
+    assert_eq!(guarded.post("admin", &named("node-2", "A")).await.code(), 201);
+    assert_eq!(guarded.shards.balance().ledger.total_rejected(), 1);
+    assert!(guarded.shards.balance().is_exact());
+}
+
 #[tokio::test]
 async fn a_patch_may_not_change_the_source() {
     let (node, other) = ("system:node:node-1", "system:node:node-2");

@@ -214,9 +214,11 @@ impl KeySecret {
         self.of_texts(Domain::Name, [namespace, name])
     }
 
-    /// Returns the key of a client's line of occurrences: the name that it gave its event, and the line's checksum.
-    pub fn line(self, namespace: &str, name: &str, checksum: u32) -> Key {
+    /// Returns the key of a client's line of occurrences: the name that it gave its event, and the line's checksum. And the
+    /// source, because an upstream object of one source could state the lines of another, and make its checksum equal.
+    pub fn line(self, source: Key, namespace: &str, name: &str, checksum: u32) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, Domain::Line);
+        joiner.add_key(source);
         joiner.add(namespace);
         joiner.add(name);
         joiner.add_number(checksum.into());

@@ -159,7 +159,10 @@ impl Shards {
         let policy = self.policy();
         let shard = self.shard_of(event);
         let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
-        let line = self.0.secret.line(&event.metadata.namespace, name, line_checksum(event));
+        let line = {
+            let (secret, namespace) = (self.0.secret, &event.metadata.namespace);
+            secret.line(secret.source(event), namespace, name, line_checksum(event))
+        };
         Some(Held { shards: self.clone(), shard, handle, has_ended: false, lead, line })
     }
 }

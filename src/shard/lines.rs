@@ -30,10 +30,10 @@ impl Shard {
     /// Returns how far the client of `event` has counted under `name`, according to its line. Without a line, returns
     /// the count of the record of that exact name, with its waiting occurrences. Returns 0 without either.
     pub fn counted_under(&mut self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
-        let checksum = line_checksum(event);
-        let read = self.lines.get(&self.secret.line(&event.metadata.namespace, name, checksum));
+        let (source, checksum) = (self.secret.source(event), line_checksum(event));
+        let read = self.lines.get(&self.secret.line(source, &event.metadata.namespace, name, checksum));
         let read = read.map(|total| total.stated.max(total.implied));
-        let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return read.unwrap_or(0).into() };
+        let Some(correlator) = self.sources.peek(&source) else { return read.unwrap_or(0).into() };
         let (mut line, mut count) = (read, None);
         for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
             line = line.max(self.outbox.line(observation.record, name, checksum));
@@ -51,21 +51,23 @@ impl Shard {
     /// again under its name.
     pub fn line_of(&mut self, event: &Event) -> Option<i32> {
         let ObjectMeta { namespace, name, .. } = &event.metadata;
-        let total = self.lines.get(&self.secret.line(namespace, name, line_checksum(event)))?;
+        let source = self.secret.source(event);
+        let total = self.lines.get(&self.secret.line(source, namespace, name, line_checksum(event)))?;
         total.is_news.then_some(total.stated)
     }
 
     /// Sets the line of a client back to the total of `event`, because its later total was refused in the answer.
     pub fn take_back_line(&mut self, event: &Event, total: i32, now: Now, policy: &Policy) {
         let line = ClientLine { total, ..ClientLine::of(event) };
-        let key = self.secret.line(&event.metadata.namespace, &line.name, line.checksum);
+        let source = self.secret.source(event);
+        let key = self.secret.line(source, &event.metadata.namespace, &line.name, line.checksum);
         if total > 0 {
             // Without it, another client that joins the record would leave the record's whole count to this one.
             self.change(key, |known| (known.stated, known.is_news) = (total, false));
         } else {
             self.lines.pop(&key);
         }
-        let Some(correlator) = self.sources.peek(&self.secret.source(event)) else { return };
+        let Some(correlator) = self.sources.peek(&source) else { return };
         for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
             self.outbox.take_back_line(observation.record, &line);
         }
@@ -73,11 +75,17 @@ impl Shard {
 
     /// Notes how far the client of an accepted occurrence has counted. If it is the first to join a record under
     /// another client's name, the record's earlier count belongs to the client of that name.
-    pub(super) fn note_line(&mut self, decision: &Decision, namespace: &str, line: ClientLine, settings: &Settings) {
+    pub(super) fn note_line(
+        &mut self,
+        decision: &Decision,
+        (source, namespace): (Key, &str),
+        line: ClientLine,
+        settings: &Settings,
+    ) {
         let checksum = line.checksum;
-        self.tell_line(namespace, &line);
+        self.tell_line((source, namespace), &line);
         let Some((namespace, name)) = self.outbox.put_line(decision.record, line) else { return };
-        let known = self.lines.peek(&self.secret.line(&namespace, &name, checksum));
+        let known = self.lines.peek(&self.secret.line(source, &namespace, &name, checksum));
         let total = match (known, settings.naming) {
             (Some(Total { stated: total @ 1.., .. }), _) => *total,
             // The name is not a client's, unless it is from before a reload.
@@ -88,10 +96,12 @@ impl Shard {
         self.outbox.put_line(decision.record, ClientLine { name, checksum, total });
     }
 
-    /// Reads the client lines of an upstream object.
+    /// Reads the client lines of an upstream object. Records are tracked per source, so all lines of a record are of
+    /// clients with the object's own source. Any writer may have set others.
     pub(super) fn read_lines(&mut self, object: &Event) {
+        let (source, namespace) = (self.secret.source(object), object.metadata.namespace.as_str());
         if let Some(count) = self.outbox.clients_series(object) {
-            let key = self.secret.line(&object.metadata.namespace, &object.metadata.name, line_checksum(object));
+            let key = self.secret.line(source, namespace, &object.metadata.name, line_checksum(object));
             self.change(key, |total| {
                 total.is_news |= count > total.stated;
                 total.stated = total.stated.max(count);
@@ -100,13 +110,13 @@ impl Shard {
         let mut has_own = false;
         for line in ClientLine::on(object) {
             has_own |= line.name == object.metadata.name;
-            self.put_line(&object.metadata.namespace, &line);
+            self.put_line((source, namespace), &line);
         }
         // Where writes carry lines, the client of the object's name has counted all of it if there is none.
         if !has_own && self.outbox.writes_lines() {
             let line = ClientLine { total: outbox::count(object), ..ClientLine::of(object) };
             if line.total > 1 {
-                self.imply_line(&object.metadata.namespace, &line);
+                self.imply_line((source, namespace), &line);
             }
         }
     }
@@ -114,30 +124,31 @@ impl Shard {
     /// Notes how far the clients of equal upstream events have counted, under the names of these events. The shard
     /// tracks only one of several equal events.
     pub(super) fn note_rival(&mut self, object: &Event, count: i32, now: Now, settings: &Settings) {
-        let Some(correlator) = self.sources.peek(&self.secret.source(object)) else { return };
+        let source = self.secret.source(object);
+        let Some(correlator) = self.sources.peek(&source) else { return };
         let keys = self.secret.keys(object, settings);
         let Some(tracked) = correlator.find(object, &keys, now, settings) else { return };
         let (namespace, checksum) = (&object.metadata.namespace, line_checksum(object));
         let own = |name: &SmolStr, total| ClientLine { name: name.clone(), checksum, total };
         for line in [own(&tracked.name, tracked.count), own(&object.metadata.name, count)] {
-            if !self.lines.contains(&self.secret.line(namespace, &line.name, checksum)) {
-                self.imply_line(namespace, &line);
+            if !self.lines.contains(&self.secret.line(source, namespace, &line.name, checksum)) {
+                self.imply_line((source, namespace), &line);
             }
         }
     }
 
     /// Stores the total of a client's request, because the record's key may be evicted before its write has brought the
     /// line back. The first of a series needs no line, unless the name has one.
-    fn tell_line(&mut self, namespace: &str, line: &ClientLine) {
-        let key = self.secret.line(namespace, &line.name, line.checksum);
+    fn tell_line(&mut self, (source, namespace): (Key, &str), line: &ClientLine) {
+        let key = self.secret.line(source, namespace, &line.name, line.checksum);
         if line.total > 1 || self.lines.contains(&key) {
             self.change(key, |total| (total.stated, total.is_news) = (total.stated.max(line.total), false));
         }
     }
 
     /// Stores a line that was read. Its total only grows.
-    pub(super) fn put_line(&mut self, namespace: &str, line: &ClientLine) {
-        let key = self.secret.line(namespace, &line.name, line.checksum);
+    pub(super) fn put_line(&mut self, (source, namespace): (Key, &str), line: &ClientLine) {
+        let key = self.secret.line(source, namespace, &line.name, line.checksum);
         self.change(key, |total| {
             if line.total > total.stated {
                 total.stated = line.total;
@@ -148,8 +159,8 @@ impl Shard {
     }
 
     /// Stores what an object without the line of its own name suggests.
-    fn imply_line(&mut self, namespace: &str, line: &ClientLine) {
-        let key = self.secret.line(namespace, &line.name, line.checksum);
+    fn imply_line(&mut self, (source, namespace): (Key, &str), line: &ClientLine) {
+        let key = self.secret.line(source, namespace, &line.name, line.checksum);
         self.change(key, |total| total.implied = total.implied.max(line.total));
     }
 
@@ -195,9 +206,10 @@ mod tests {
     fn the_line_that_was_read_longest_ago_is_forgotten() {
         let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
         let (event, policy) = (Event::default(), Policy::default());
+        let source = shard.secret.source(&event);
         let put = |shard: &mut Shard, number: usize, total| {
             let (name, checksum) = (format!("n{number}").into(), line_checksum(&event));
-            shard.put_line("", &ClientLine { name, checksum, total });
+            shard.put_line((source, ""), &ClientLine { name, checksum, total });
         };
         for number in 0..=LINES_MAX.get() {
             put(&mut shard, number, 7);
@@ -207,6 +219,29 @@ mod tests {
         assert_eq!([counted("n0"), counted("n1"), counted("n2")], [0, 7, 7]);
         let other = Event { reason: "Other".into(), ..event };
         assert_eq!(shard.counted_under(&other, "n1", Now::at(0), &policy), 0);
+    }
+
+    /// Fault: any event upstream could state a total of another component's client, whose next totals then counted nothing.
+    #[test]
+    fn an_object_states_lines_of_its_own_source_only() {
+        let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+        let event = |component: &str, name: &str| {
+            let mut event = Event { reason: "BackOff".into(), ..Event::default() };
+            event.source.component = component.into();
+            event.metadata.name = name.into();
+            event
+        };
+        let victim = event("kubelet", "a");
+        let mut counted = |component: &str, total| {
+            let mut object = event(component, "b");
+            let line = format!("{total} {:08x} a 9", line_checksum(&victim));
+            let annotations = &mut object.metadata.rare.get_or_insert_default().annotations;
+            annotations.insert("line.eventweir/00".into(), line.into());
+            shard.learn(&object, Now::at(0), &Policy::default());
+            (shard.counted_under(&victim, "a", Now::at(0), &Policy::default()), shard.line_of(&victim))
+        };
+        assert_eq!(counted("shop", i32::MAX), (0, None));
+        assert_eq!(counted("kubelet", 7), (7, Some(7)));
     }
 
     /// Fault: after a reload of the naming, a record lost the line of the client that had named it, and its next total

@@ -247,7 +247,7 @@ impl Shard {
         let received = self.explain.receive_of((decision.record, repeat), caller, (&event, message), occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {
-            self.note_line(&decision, &namespace, line, settings);
+            self.note_line(&decision, (source, &namespace), line, settings);
         }
         if let Some(received) = received {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };

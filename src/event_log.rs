@@ -3,11 +3,12 @@
 //! A separate task writes. When it cannot keep up, lines are left out and counted, and no client waits.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use prometheus::{IntCounter, Registry};
 use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::clock::Clock;
 use crate::event::{Event, MicroTime};
@@ -16,6 +17,8 @@ use crate::shard::Outcome;
 
 /// LIMIT: lines in the queue; further ones are left out and counted.
 const QUEUE: usize = 4096;
+/// LIMIT: bytes of the lines in the queue, of which one may have megabytes; further ones are left out and counted.
+const QUEUE_BYTES: usize = 16 << 20;
 
 /// The target of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub struct EventLog(Option<Handle>);
 #[derive(Debug, Clone)]
 struct Handle {
     lines: mpsc::Sender<Vec<u8>>,
+    /// Free bytes of the queue. The task adds those of a line once it has written it.
+    room: Arc<Semaphore>,
     left_out: IntCounter,
 }
 
@@ -71,7 +76,8 @@ impl EventLog {
             "Lines of the event log that were left out: it could not be written, or not fast enough.",
         );
         let (sender, lines) = mpsc::channel(QUEUE);
-        (Self(Some(Handle { lines: sender, left_out })), write(target, lines))
+        let room = Arc::new(Semaphore::new(QUEUE_BYTES));
+        (Self(Some(Handle { lines: sender, room: Arc::clone(&room), left_out })), write(target, lines, room))
     }
 
     /// Whether there is a log.
@@ -99,29 +105,67 @@ impl EventLog {
         };
         let mut json = serde_json::to_vec(&line).unwrap_or_default();
         json.push(b'\n');
-        if handle.lines.try_send(json).is_err() {
+        if handle.enqueue(json).is_none() {
             handle.left_out.inc();
         }
     }
 }
 
-async fn write(target: Target, lines: mpsc::Receiver<Vec<u8>>) -> std::io::Result<()> {
+impl Handle {
+    /// Adds a line to the queue; `None` if the queue has no room for it.
+    fn enqueue(&self, json: Vec<u8>) -> Option<()> {
+        let bytes = json.len();
+        self.room.try_acquire_many(u32::try_from(bytes).ok()?).ok()?.forget();
+        let queued = self.lines.try_send(json);
+        if queued.is_err() {
+            self.room.add_permits(bytes);
+        }
+        queued.ok()
+    }
+}
+
+async fn write(target: Target, lines: mpsc::Receiver<Vec<u8>>, room: Arc<Semaphore>) -> std::io::Result<()> {
     match target {
-        Target::Stdout => write_all(lines, tokio::io::stdout()).await,
+        Target::Stdout => write_all(lines, &room, tokio::io::stdout()).await,
         Target::File(path) => {
             let file = tokio::fs::OpenOptions::new().create(true).append(true).open(path).await?;
-            write_all(lines, file).await
+            write_all(lines, &room, file).await
         }
     }
 }
 
-async fn write_all(mut lines: mpsc::Receiver<Vec<u8>>, target: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+async fn write_all(
+    mut lines: mpsc::Receiver<Vec<u8>>,
+    room: &Semaphore,
+    target: impl AsyncWrite + Unpin,
+) -> std::io::Result<()> {
     let mut target = BufWriter::new(target);
     while let Some(line) = lines.recv().await {
         target.write_all(&line).await?;
+        room.add_permits(line.len());
         if lines.is_empty() {
             target.flush().await?;
         }
     }
     target.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fault: the queue was limited in lines alone, and events of 3 MiB filled it with gigabytes.
+    #[tokio::test]
+    async fn lines_beyond_the_bytes_of_the_queue_are_left_out() {
+        let (log, _writing) = EventLog::new(Target::Stdout, &Registry::new());
+        let (clock, megabyte) = (Clock::manual(0), "x".repeat(1 << 20));
+        let event = Event { reason: megabyte.into(), ..Event::default() };
+        for _ in 0..20 {
+            log.write(&event, 1, Outcome::Created, "", &clock);
+        }
+        log.write(&Event::default(), 1, Outcome::Created, "", &clock);
+        let handle = log.0.unwrap();
+        // The newest line is short.
+        assert_eq!((handle.left_out.get(), QUEUE - handle.lines.capacity()), (5, 16));
+    }
 }

@@ -65,6 +65,11 @@ const HEADER_BYTES: usize = 96 << 10;
 /// LIMIT: fields of a request's header over HTTP/2, as hyper's over HTTP/1.1; 431 beyond it. HPACK sends one in a byte,
 /// and it takes a hundred bytes of memory.
 const HEADER_FIELDS: usize = 100;
+/// LIMIT: unread bytes of one request's body over HTTP/2, and of all bodies of one connection. They wait in hyper, outside
+/// of the limits of bodies, and hyper's default is 1 MiB each. The price: a body arrives at 64 KiB per round trip, and four
+/// bodies that are not read stop the others of their connection.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Timeout for an HTTP/2 client to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -301,6 +306,8 @@ fn builder(settings: &Settings) -> Builder<TokioExecutor> {
     // LIMIT: cancelled requests that were not yet begun; beyond it the connection is closed. A client may cancel all of
     // its requests at once, as with Go's server.
     builder.http2().max_pending_accept_reset_streams(settings.streams as usize);
+    builder.http2().initial_stream_window_size(STREAM_WINDOW_BYTES);
+    builder.http2().initial_connection_window_size(CONNECTION_WINDOW_BYTES);
     builder.http2().keep_alive_interval(settings.client_timeout).keep_alive_timeout(PING_TIMEOUT);
     builder
 }

@@ -466,3 +466,36 @@ async fn a_connection_whose_request_panics_is_not_counted_any_more() {
     }
     assert_eq!(connections.get(), 0);
 }
+
+/// Fault: bodies that were not read took a mebibyte of each connection, outside of the limits of bodies.
+#[tokio::test(start_paused = true)]
+async fn bodies_that_are_not_read_take_little_room() {
+    let settings = server().await.0.settings;
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+    let connected = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
+    let mut tasks = JoinSet::new();
+    tasks.spawn(
+        connected.serve(far, Peer::default(), answering(async |_unread| std::future::pending().await)).map(drop),
+    );
+    let sent = Arc::new(Mutex::new(0));
+    let written = Arc::clone(&sent);
+    let counted = InspectWriter::new(near, move |bytes: &[u8]| *written.lock().unwrap() += bytes.len());
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(counted)).await.unwrap();
+    tasks.spawn(connection.map(drop));
+    let mut after = Vec::new();
+    for requests in [1, 7] {
+        for _ in 0..requests {
+            let mut sender = sender.clone();
+            let body = Body::from(vec![b'x'; 1 << 20]);
+            let request = Request::post("http://a/").body(body).unwrap();
+            tasks.spawn(async move { sender.send_request(request).map(drop).await });
+        }
+        sleep(SECOND).await;
+        after.push(*sent.lock().unwrap());
+    }
+    for (sent, window) in after.into_iter().zip([STREAM_WINDOW_BYTES, CONNECTION_WINDOW_BYTES]) {
+        // With the headers of requests and frames.
+        assert!((window as usize..window as usize + 4096).contains(&sent), "{sent} {window}");
+    }
+}

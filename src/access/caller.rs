@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use serde::Deserialize;
@@ -16,6 +17,14 @@ use crate::server::PeerCertificate;
 pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// Decodes the parts of a JWT, whatever their unused last bits, like the apiserver.
+pub(crate) const JWT: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone),
+);
 
 /// Caller of a request, as the apiserver names callers. Each authenticated request has it among its extensions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -91,8 +100,14 @@ pub(super) fn expiry(token: &str) -> Option<i64> {
     struct Claims {
         exp: i64,
     }
-    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let payload = JWT.decode(token.split('.').nth(1)?).ok()?;
     serde_json::from_slice(&payload).ok().map(|Claims { exp }| exp)
+}
+
+/// Whether a token has whitespace or control characters inside. The apiserver ignores them in a JWT, so that one token
+/// would have any number of spellings, each of them a caller of its own.
+pub(crate) fn is_garbled(token: &str) -> bool {
+    token.contains(|character: char| character.is_whitespace() || character.is_control())
 }
 
 #[cfg(test)]
@@ -169,10 +184,12 @@ mod tests {
             assert_eq!(bearer(&headers), expected, "{value}");
         }
         assert_eq!(bearer(&HeaderMap::new()), None);
+        assert_eq!(["a\tb", "a\u{7f}b", "a.b-c_d~e+f/g=="].map(is_garbled), [true, true, false]);
     }
+
     #[test]
     fn a_jwt_names_its_expiry() {
-        let token = |claims: &str| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
+        let token = |claims: &str| format!("e30.{}.c2ln", JWT.encode(claims).trim_end_matches('='));
         assert_eq!(expiry(&token(r#"{"iss":"x","exp":1700000000}"#)), Some(1_700_000_000));
         for other in [token(r#"{"iss":"x"}"#), token("no"), "abcdef.0123456789abcdef".to_owned(), "x".to_owned()] {
             assert_eq!(expiry(&other), None, "{other}");

@@ -36,7 +36,7 @@ pub use attributes::{Attributes, Target};
 pub use binding::Binding;
 pub(crate) use binding::SERVICE_ACCOUNT;
 pub use caller::Caller;
-pub(crate) use caller::{AUTHENTICATED, bearer};
+pub(crate) use caller::{AUTHENTICATED, JWT, bearer, is_garbled};
 pub use limits::{Kind, Limit};
 pub use metrics::Metrics;
 pub use policy::{Effect, Rule, VERBS};
@@ -323,7 +323,7 @@ impl Access {
         token: &str,
         purpose: Purpose,
     ) -> Result<Option<Arc<Caller>>, Unanswered> {
-        if token.len() > TOKEN_BYTES_MAX {
+        if token.len() > TOKEN_BYTES_MAX || is_garbled(token) {
             return Ok(None);
         }
         let mut key = Key::new(self.0.secret);

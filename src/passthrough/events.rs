@@ -14,12 +14,12 @@ use http::{Method, Request, StatusCode};
 use lru::LruCache;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::SmolStr;
 
 use super::body::{begun, streamed, whole};
 use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
-use crate::access::{Caller, lru};
+use crate::access::{Caller, bearer, lru};
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::{self, Unable};
 use crate::server::{Answer, Read, read};
@@ -101,7 +101,10 @@ impl Passthrough {
                 Some(caller.name.clone())
             }
             Err(status) if status.code == 401 => None,
-            Err(_) => token.filter(|token| tokens.knows(*token)).map(|token| format_smolstr!("{token:x}")),
+            Err(_) => {
+                let known = bearer(&parts.headers).filter(|_| token.is_some_and(|token| tokens.knows(token)));
+                known.map(|token| tokens.share(token))
+            }
         }
     }
 

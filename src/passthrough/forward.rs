@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use smol_str::{SmolStr, ToSmolStr as _, format_smolstr};
+use smol_str::{SmolStr, ToSmolStr as _};
 use tokio::io::copy_bidirectional;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +17,7 @@ use super::body::{Streamed, streamed};
 use super::impersonate::has_certificate_alone;
 use super::metrics::Kind;
 use super::{Answered, Passthrough, Unanswered, headers, refuse, unanswered};
+use crate::access::{bearer, is_garbled};
 use crate::ingest;
 use crate::server::{FairPlace, Peer, Tunnel};
 use crate::status::Status;
@@ -64,9 +65,13 @@ impl Passthrough {
         let peer = parts.extensions.get::<Peer>();
         if !has_certificate_alone(parts) {
             let address = peer.and_then(|peer| peer.address);
-            let token = self.0.tokens.hash(&parts.headers);
-            let (caller, standing) = match token.filter(|token| self.0.tokens.accepts(*token)) {
-                Some(token) => (format_smolstr!("{token:x}"), Standing::Accepted),
+            let (tokens, shown) = (&self.0.tokens, bearer(&parts.headers));
+            if shown.is_some_and(is_garbled) {
+                return Err((Kind::Refused, Status::new(401, "Unauthorized", "Unauthorized").into()));
+            }
+            let token = tokens.hash(&parts.headers);
+            let (caller, standing) = match shown.filter(|_| token.is_some_and(|token| tokens.accepts(token))) {
+                Some(shown) => (tokens.share(shown), Standing::Accepted),
                 None => (address.map(|address| address.ip().to_smolstr()).unwrap_or_default(), Standing::Unknown),
             };
             return Ok(Onward {

@@ -5,11 +5,13 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::num::NonZeroUsize;
 
+use base64::Engine as _;
 use http::{HeaderMap, Method, StatusCode, Uri};
 use lru::LruCache;
 use parking_lot::Mutex;
+use smol_str::{SmolStr, format_smolstr};
 
-use crate::access::{bearer, lru};
+use crate::access::{JWT, bearer, lru};
 use crate::upstream::apiserver::may_be_proxied;
 
 /// LIMIT: tokens that the apiserver has accepted; beyond it the least recently used one is evicted, and its next request
@@ -37,6 +39,13 @@ impl Tokens {
     /// Returns the hash of a request's token. To an apiserver, a request without one is anonymous.
     pub(super) fn hash(&self, headers: &HeaderMap) -> Option<u64> {
         bearer(headers).map(|token| self.hasher.hash_one(token))
+    }
+
+    /// Returns the name under which the caller of an accepted token has its share: the content of a JWT, which has many
+    /// spellings that the apiserver accepts. The name is none of a token: one with another signature has the same.
+    pub(super) fn share(&self, token: &str) -> SmolStr {
+        let hash = content(token).map_or_else(|| self.hasher.hash_one(token), |content| self.hasher.hash_one(content));
+        format_smolstr!("{hash:x}")
     }
 
     /// Whether the apiserver has accepted the token of this hash.
@@ -68,9 +77,43 @@ impl Tokens {
     }
 }
 
+/// Returns header and payload of a JWT.
+fn content(token: &str) -> Option<[Vec<u8>; 2]> {
+    let mut parts = token.split('.');
+    let (header, payload, _signature) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() {
+        return None;
+    }
+    Some([JWT.decode(header).ok()?, JWT.decode(payload).ok()?])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fault: each spelling of a token had a share of its own.
+    #[test]
+    fn a_jwt_has_one_share_however_it_is_spelled() {
+        let tokens = Tokens::new();
+        let [a, b, c] = ["e30.eyJzdWIiOiJhIn0.QQ", "e31.eyJzdWIiOiJhIn1.QR", "e30.eyJzdWIiOiJiIn0.QQ"].map(|token| {
+            assert!(content(token).is_some(), "{token}");
+            tokens.share(token)
+        });
+        assert_eq!(a, b);
+        let others = ["opaque", "e30.eyJzdWIiOiJhIn0", "e30.eyJzdWIiOiJhIn0.QQ.QQ", "a b.c.d"].map(|token| {
+            assert_eq!(content(token), None, "{token}");
+            tokens.share(token)
+        });
+        let all: std::collections::BTreeSet<_> = others.into_iter().chain([a, c]).collect();
+        assert_eq!(all.len(), 6);
+        // Only the share is common: a token with another signature is another token.
+        let mut headers = HeaderMap::new();
+        let mut hash = |token: &'static str| {
+            headers.insert(http::header::AUTHORIZATION, http::HeaderValue::from_static(token));
+            tokens.hash(&headers)
+        };
+        assert_ne!(hash("Bearer e30.eyJzdWIiOiJhIn0.QQ"), hash("Bearer e30.eyJzdWIiOiJhIn0.Qg"));
+    }
 
     #[test]
     fn at_the_limit_the_least_recently_used_token_is_evicted() {

@@ -623,9 +623,21 @@ fn the_schema_has_a_type_for_every_key() {
     // Fault: editors and Helm refused `passthrough: on`, `admission: on`, and the plugin's whole file as `limits`.
     for key in ["passthrough", "admission"] {
         let schema = schema_at(&schema, key);
-        assert_eq!(schema["type"], serde_json::json!(["object", "string", "boolean"]));
+        assert_eq!(schema["type"], serde_json::json!(["object", "string", "boolean", "null"]));
         assert_eq!(schema["pattern"], "^(on|off)$");
         assert!(schema["properties"]["enabled"].is_object());
     }
-    assert_eq!(schema_at(&schema, "limits")["type"], serde_json::json!(["array", "object"]));
+    assert_eq!(schema_at(&schema, "limits")["type"], serde_json::json!(["array", "object", "null"]));
+}
+
+/// Fault: editors and Helm refused a section or a list whose members are all comments, which the program accepts.
+#[test]
+fn a_section_without_a_value_has_its_defaults() {
+    let yaml = "correlation:\n  # burstSize: 50\nupstream: {backoff: }\nlimits:\nauth: {policy: ~}\npassthrough:\n";
+    assert_eq!(parse(yaml).unwrap(), parse("").unwrap());
+    let schema = Config::json_schema();
+    for key in ["correlation", "upstream.backoff", "limits", "auth.policy", "passthrough"] {
+        let types = &schema_at(&schema, key)["type"];
+        assert!(types.as_array().is_some_and(|types| types.contains(&"null".into())), "{key}: {types}");
+    }
 }

@@ -135,7 +135,7 @@ pub(super) fn limits(section: &mut Section<'_>, limits: &mut Vec<Limit>) {
     }
     let text = json!({ "type": "string" });
     let members = json!({ "apiVersion": text, "kind": text, "limits": { "type": "array" } });
-    let plugin = json!({ "type": ["array", "object"], "additionalProperties": false, "properties": members });
+    let plugin = json!({ "type": ["array", "object", "null"], "additionalProperties": false, "properties": members });
     section.extend_schema("limits", plugin);
 }
 

@@ -442,7 +442,7 @@ fn switched(
         section.set("enabled", enabled, &switch);
         rest(section);
     });
-    section.extend_schema(key, json!({ "type": ["object", "string", "boolean"], "pattern": "^(on|off)$" }));
+    section.extend_schema(key, json!({ "type": ["object", "string", "boolean", "null"], "pattern": "^(on|off)$" }));
     format!("{key}.enabled")
 }
 

@@ -47,6 +47,13 @@ impl Shown {
     pub(super) fn schema(self) -> Json {
         json!({ "type": "object", "additionalProperties": false, "properties": self.properties })
     }
+
+    /// Returns the schema of a section that may have no value, as a key whose members are all comments.
+    fn schema_or_null(self) -> Json {
+        let mut schema = self.schema();
+        schema["type"] = json!(["object", "null"]);
+        schema
+    }
 }
 
 impl Collector {
@@ -176,7 +183,7 @@ impl<'a> Section<'a> {
         let node = self.take(key).unwrap_or(&nothing);
         let (value, mut shown) = self.collector.read(node, self.path_of(key), read);
         self.show(key, Json::Object(std::mem::take(&mut shown.values)));
-        self.shown.properties.insert(key.to_owned(), shown.schema());
+        self.shown.properties.insert(key.to_owned(), shown.schema_or_null());
         value
     }
 
@@ -192,7 +199,7 @@ impl<'a> Section<'a> {
         let (path, nothing) = (self.path_of(key), Node::default());
         if self.collector.builds_schema {
             let (_, sample) = self.collector.read(&nothing, path.clone(), |section| read(section, &mut new.clone()));
-            let schema = json!({ "type": "array", "maxItems": most, "items": sample.schema() });
+            let schema = json!({ "type": ["array", "null"], "maxItems": most, "items": sample.schema() });
             self.shown.properties.insert(key.to_owned(), schema);
         }
         let nodes = match self.take(key) {

@@ -144,7 +144,7 @@ metadata:
 {{- end }}
 
 {{- define "eventweir.drainSeconds" -}}
-{{- include "eventweir.seconds" (dig "shutdown" "drainTimeout" "20s" (default dict .Values.config)) }}
+{{- include "eventweir.seconds" (dig "shutdown" "drainTimeout" "20s" (include "eventweir.given" . | fromYaml)) }}
 {{- end }}
 
 {{- /* The configuration file: values derived from others, overridden by `config`. */}}
@@ -171,9 +171,16 @@ metadata:
 {{- toYaml (mergeOverwrite $derived (include "eventweir.given" . | fromYaml)) }}
 {{- end }}
 
-{{- /* The value `config`, with `enabled` for a section that is `on` or `off` alone. */}}
+{{- /* The value `config`, without sections that have no value, and with `enabled` for one that is `on` or `off` alone. */}}
 {{- define "eventweir.given" -}}
 {{- $config := deepCopy (default dict .Values.config) }}
+{{- range $key, $section := $config }}
+{{- if kindIs "map" $section }}
+{{- range $inner, $value := $section }}{{ if kindIs "invalid" $value }}{{ $_ := unset $section $inner }}{{ end }}{{ end }}
+{{- else if kindIs "invalid" $section }}
+{{- $_ := unset $config $key }}
+{{- end }}
+{{- end }}
 {{- range $key := list "passthrough" "admission" }}
 {{- if and (hasKey $config $key) (not (kindIs "map" (get $config $key))) }}
 {{- $_ := set $config $key (dict "enabled" (get $config $key)) }}

@@ -153,7 +153,8 @@ metadata:
 {{- if include "eventweir.several" . }}
 {{- $derived = mergeOverwrite $derived (dict "correlation" (dict "naming" "deterministic")) }}
 {{- end }}
-{{- if .Values.rbac.namespaces }}
+{{- /* A LIST over all namespaces would be refused, and a watch on every node would load the API server. */}}
+{{- if or .Values.rbac.namespaces (eq .Values.kind "DaemonSet") }}
 {{- $derived = mergeOverwrite $derived (dict "upstream" (dict "history" "off")) }}
 {{- end }}
 {{- if ne .Values.tls.mode "none" }}

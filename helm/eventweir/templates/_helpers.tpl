@@ -190,6 +190,18 @@ metadata:
 {{- toYaml $config }}
 {{- end }}
 
+{{- /* The container's resources. A pod whose request is above its limit would be refused. */}}
+{{- define "eventweir.resources" -}}
+{{- $resources := deepCopy (default dict .Values.resources) }}
+{{- $limit := dig "limits" "memory" "" $resources }}
+{{- $most := include "eventweir.mebibytes" $limit }}
+{{- $requested := include "eventweir.mebibytes" (dig "requests" "memory" "" $resources) }}
+{{- if and $most $requested (gt (int64 $requested) (int64 $most)) }}
+{{- $_ := set $resources.requests "memory" $limit }}
+{{- end }}
+{{- toYaml $resources }}
+{{- end }}
+
 {{- define "eventweir.networkPeers" -}}
 {{- if kindIs "slice" .Values.networkPolicy.from }}
 {{- toJson .Values.networkPolicy.from }}

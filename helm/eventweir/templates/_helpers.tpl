@@ -297,7 +297,7 @@ metadata:
 
 {{- /* The scraped endpoint of a ServiceMonitor or PodMonitor. */}}
 {{- define "eventweir.endpoint" -}}
-{{- mergeOverwrite (dict "port" "admin" "path" "/metrics" "interval" .interval) (default dict .endpoint) | toYaml }}
+{{- mergeOverwrite (dict "port" "admin" "path" "/metrics" "interval" .interval "honorLabels" true) (default dict .endpoint) | toYaml }}
 {{- end }}
 
 {{- define "eventweir.portName" -}}

@@ -215,7 +215,11 @@ metadata:
 {{- /* Refuses configurations that cannot work, with a message. */}}
 {{- define "eventweir.check" -}}
 {{- $config := include "eventweir.given" . | fromYaml }}
-{{- if not .Values.existingConfigMap }}
+{{- if .Values.existingConfigMap }}
+{{- range concat (omit $config "auth" "shutdown" | keys) (omit (default dict $config.shutdown) "drainTimeout" | keys) | sortAlpha }}
+{{- fail (printf "config has %s, and existingConfigMap replaces config: write it into that ConfigMap" .) }}
+{{- end }}
+{{- else }}
 {{- range $key, $value := dict "resources.limits.memory" (dig "limits" "memory" "" (default dict .Values.resources)) "config.memory" (dig "memory" "" $config) }}
 {{- with include "eventweir.mebibytes" $value }}
 {{- if lt (int64 .) 96 }}

@@ -2,13 +2,16 @@
 //!
 //! A separate task writes. When it cannot keep up, lines are left out and counted, and no client waits.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus::{IntCounter, Registry};
 use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::sleep;
 
 use crate::clock::Clock;
 use crate::event::{Event, MicroTime};
@@ -20,6 +23,9 @@ const QUEUE: usize = 4096;
 /// LIMIT: bytes of the lines in the queue, of which one may have megabytes; further ones are left out and counted.
 const QUEUE_BYTES: usize = 16 << 20;
 
+/// Pause until a target that could not be written is opened again.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// The target of the lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -27,6 +33,15 @@ pub enum Target {
     Stdout,
     /// Appended to this file.
     File(PathBuf),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stdout => f.write_str("stdout"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// The handle to write occurrences; does nothing without a log.
@@ -68,16 +83,24 @@ impl EventLog {
         Self(None)
     }
 
-    /// Creates a log, and the task that writes its lines to `target` until every handle is dropped. The task ends with an
-    /// error when the target cannot be opened or written.
-    pub fn new(target: Target, registry: &Registry) -> (Self, impl Future<Output = std::io::Result<()>> + use<>) {
+    /// Creates a log, and the task that writes its lines to `target` until every handle is dropped. A target that cannot be
+    /// written is opened again after a pause. The lines that may not be in it are left out.
+    pub fn new(target: Target, registry: &Registry) -> (Self, impl Future<Output = ()> + use<>) {
         let left_out = Registrar(registry).counter(
             "eventweir_event_log_left_out_lines_total",
             "Lines of the event log that were left out: it could not be written, or not fast enough.",
         );
         let (sender, lines) = mpsc::channel(QUEUE);
         let room = Arc::new(Semaphore::new(QUEUE_BYTES));
-        (Self(Some(Handle { lines: sender, room: Arc::clone(&room), left_out })), write(target, lines, room))
+        let writer = Writer {
+            target,
+            lines,
+            room: Arc::clone(&room),
+            left_out: left_out.clone(),
+            buffered: 0,
+            is_failing: false,
+        };
+        (Self(Some(Handle { lines: sender, room, left_out })), writer.run())
     }
 
     /// Whether there is a log.
@@ -124,30 +147,69 @@ impl Handle {
     }
 }
 
-async fn write(target: Target, lines: mpsc::Receiver<Vec<u8>>, room: Arc<Semaphore>) -> std::io::Result<()> {
-    match target {
-        Target::Stdout => write_all(lines, &room, tokio::io::stdout()).await,
-        Target::File(path) => {
-            let file = tokio::fs::OpenOptions::new().create(true).append(true).open(path).await?;
-            write_all(lines, &room, file).await
-        }
-    }
+/// The task's side of the log.
+struct Writer {
+    target: Target,
+    lines: mpsc::Receiver<Vec<u8>>,
+    room: Arc<Semaphore>,
+    left_out: IntCounter,
+    /// Lines that may not be in the target yet.
+    buffered: u64,
+    is_failing: bool,
 }
 
-async fn write_all(
-    mut lines: mpsc::Receiver<Vec<u8>>,
-    room: &Semaphore,
-    target: impl AsyncWrite + Unpin,
-) -> std::io::Result<()> {
-    let mut target = BufWriter::new(target);
-    while let Some(line) = lines.recv().await {
-        target.write_all(&line).await?;
-        room.add_permits(line.len());
-        if lines.is_empty() {
-            target.flush().await?;
+impl Writer {
+    async fn run(mut self) {
+        while let Err(error) = self.write().await {
+            self.left_out.inc_by(std::mem::take(&mut self.buffered));
+            if !std::mem::replace(&mut self.is_failing, true) {
+                let to = &self.target;
+                tracing::error!(%to, %error, "the event log cannot be written; its lines are left out until it can");
+            }
+            if self.lines.is_closed() {
+                self.left_out.inc_by(self.lines.len() as u64);
+                return;
+            }
+            sleep(PAUSE).await;
         }
     }
-    target.flush().await
+
+    /// Writes until every handle is dropped.
+    async fn write(&mut self) -> std::io::Result<()> {
+        match &self.target {
+            Target::Stdout => self.write_to(tokio::io::stdout()).await,
+            Target::File(path) => {
+                let file = tokio::fs::OpenOptions::new().create(true).append(true).open(path).await?;
+                self.write_to(file).await
+            }
+        }
+    }
+
+    async fn write_to(&mut self, target: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+        let mut target = BufWriter::new(target);
+        if self.is_failing {
+            // The last line may have been cut.
+            target.write_all(b"\n").await?;
+        }
+        while let Some(line) = self.lines.recv().await {
+            self.room.add_permits(line.len());
+            self.buffered += 1;
+            target.write_all(&line).await?;
+            if self.lines.is_empty() {
+                self.flush(&mut target).await?;
+            }
+        }
+        self.flush(&mut target).await
+    }
+
+    async fn flush(&mut self, target: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
+        target.flush().await?;
+        self.buffered = 0;
+        if std::mem::take(&mut self.is_failing) {
+            tracing::info!(to = %self.target, "the event log can be written again");
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -167,5 +229,34 @@ mod tests {
         let handle = log.0.unwrap();
         // The newest line is short.
         assert_eq!((handle.left_out.get(), QUEUE - handle.lines.capacity()), (5, 16));
+    }
+    /// Fault: the log ended for good at the first error.
+    #[tokio::test(start_paused = true)]
+    async fn a_target_that_could_not_be_written_is_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, kept] = ["log", "kept"].map(|name| folder.path().join(name));
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        let (log, writing) = EventLog::new(Target::File(path.clone()), &Registry::new());
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writing);
+        let clock = Clock::manual(0);
+        let write = |name: &str| {
+            let mut event = Event::default();
+            event.metadata.name = name.into();
+            log.write(&event, 1, Outcome::Created, "", &clock);
+        };
+        let left_out = &log.0.as_ref().unwrap().left_out;
+        write("lost");
+        while left_out.get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&kept, &path).unwrap();
+        write("kept");
+        assert_eq!(left_out.get(), 1);
+        drop(log);
+        tasks.join_next().await.unwrap().unwrap();
+        let text = std::fs::read_to_string(&kept).unwrap();
+        assert!(text.contains("kept") && !text.contains("lost"), "{text}");
     }
 }

@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::config::{self, Config, Writes};
 use crate::correlator::KeySecret;
 use crate::deliver::{self, Monitor};
-use crate::event_log::{EventLog, Target};
+use crate::event_log::EventLog;
 use crate::history;
 use crate::ingest::{self, Aliases, Face};
 use crate::ledger::Balance;
@@ -354,16 +354,8 @@ impl App {
 
     fn start_event_log(&self, config: &Config) -> EventLog {
         let Some(target) = config.event_log.clone() else { return EventLog::none() };
-        let to = match &target {
-            Target::Stdout => "stdout".to_owned(),
-            Target::File(path) => path.display().to_string(),
-        };
-        let (log, writer) = EventLog::new(target, &self.registry);
-        self.tasks.spawn(async move {
-            if let Err(error) = writer.await {
-                tracing::error!(to, %error, "the event log cannot be written; all further lines are left out");
-            }
-        });
+        let (log, writing) = EventLog::new(target, &self.registry);
+        self.tasks.spawn(writing);
         log
     }
 

@@ -149,7 +149,8 @@ metadata:
 
 {{- /* The configuration file: values derived from others, overridden by `config`. */}}
 {{- define "eventweir.config" -}}
-{{- $derived := dict "upstream" (dict "kind" "apiserver") }}
+{{- /* Nodes take some seconds to send no new connections to a pod that ends. */}}
+{{- $derived := dict "upstream" (dict "kind" "apiserver") "shutdown" (dict "grace" "5s") }}
 {{- if include "eventweir.several" . }}
 {{- $derived = mergeOverwrite $derived (dict "correlation" (dict "naming" "deterministic")) }}
 {{- end }}

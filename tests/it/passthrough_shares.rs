@@ -105,6 +105,20 @@ async fn a_token_that_is_not_sent_is_not_accepted() {
     program.stop().await;
 }
 
+/// Fault: the API server ignores whitespace in a JWT, so each spelling of a token had a share of its own.
+#[tokio::test]
+async fn a_token_with_whitespace_inside_is_refused() {
+    let behind = Behind::plain(|_request| async { answer(200, "") }).await;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    assert_eq!(send(client, "GET", "/api", "Bearer a\tb").await.status, 401);
+    let upgrade = [("Authorization", "Bearer a\tb"), ("Connection", "Upgrade"), ("Upgrade", "websocket")];
+    assert_eq!(client.send("GET", "/api", &upgrade, b"").await.status, 401);
+    assert!(behind.seen().is_empty(), "{:?}", behind.seen());
+    assert_eq!(send(client, "GET", "/api", "Bearer ab").await.status, 200);
+    program.stop().await;
+}
+
 /// Fault: clients without credentials took all places with answers that they did not read.
 #[tokio::test]
 async fn a_short_answer_that_is_not_read_keeps_no_place() {

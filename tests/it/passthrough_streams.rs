@@ -14,6 +14,7 @@ use http::{HeaderValue, Request};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as HttpBody, Frame, Incoming};
 use hyper_util::client::legacy::Client as HyperClient;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
@@ -68,7 +69,10 @@ async fn large(
     downloaded: &Arc<AtomicU64>,
     http2: bool,
 ) {
-    let client = HyperClient::builder(TokioExecutor::new()).http2_only(http2).build_http::<Body>();
+    let mut connector = HttpConnector::new();
+    // As clients do: otherwise each window ends in a wait for a delayed acknowledgement.
+    connector.set_nodelay(true);
+    let client = HyperClient::builder(TokioExecutor::new()).http2_only(http2).build::<_, Body>(connector);
     let request = Request::post(format!("http://{}/api/v1/namespaces/a/pods/b/proxy/", program.app.address()));
     let request = request.body(Body::new(Generated { made: Arc::clone(uploaded) })).unwrap();
     let reply = client.request(request).await.unwrap();

@@ -45,14 +45,16 @@ pub(super) struct Section<'a> {
 
 impl Shown {
     pub(super) fn schema(self) -> Json {
-        json!({ "type": "object", "additionalProperties": false, "properties": self.properties })
+        self.schema_of(&json!("object"))
     }
 
     /// Returns the schema of a section that may have no value, as a key whose members are all comments.
     fn schema_or_null(self) -> Json {
-        let mut schema = self.schema();
-        schema["type"] = json!(["object", "null"]);
-        schema
+        self.schema_of(&json!(["object", "null"]))
+    }
+
+    fn schema_of(self, types: &Json) -> Json {
+        json!({ "type": types, "additionalProperties": false, "properties": self.properties })
     }
 }
 

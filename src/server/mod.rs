@@ -66,10 +66,10 @@ const HEADER_BYTES: usize = 96 << 10;
 /// and it takes a hundred bytes of memory.
 const HEADER_FIELDS: usize = 100;
 /// LIMIT: unread bytes of one request's body over HTTP/2, and of all bodies of one connection. They wait in hyper, outside
-/// of the limits of bodies, and hyper's default is 1 MiB each. The price: a body arrives at 64 KiB per round trip, and four
-/// bodies that are not read stop the others of their connection. A client without TCP_NODELAY sends some 1.5 MB per
+/// of the limits of bodies, and hyper's default is 1 MiB each. The price: a body arrives at 128 KiB per round trip, and two
+/// bodies that are not read stop the others of their connection. A client without TCP_NODELAY sends some 3 MB per
 /// second, because each window ends in a wait for a delayed acknowledgement.
-const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// Timeout for an HTTP/2 client to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);

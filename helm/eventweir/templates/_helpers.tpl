@@ -154,9 +154,12 @@ metadata:
 {{- if include "eventweir.several" . }}
 {{- $derived = mergeOverwrite $derived (dict "correlation" (dict "naming" "deterministic")) }}
 {{- end }}
-{{- /* A LIST over all namespaces would be refused, and a watch on every node would load the API server. */}}
-{{- if or .Values.rbac.namespaces (eq .Values.kind "DaemonSet") }}
+{{- if .Values.rbac.namespaces }}
+{{- /* A LIST over all namespaces would be refused. */}}
 {{- $derived = mergeOverwrite $derived (dict "upstream" (dict "history" "off")) }}
+{{- else if eq .Values.kind "DaemonSet" }}
+{{- /* A watch on every node would load the API server. Without the LIST, a client's total would count again after a restart. */}}
+{{- $derived = mergeOverwrite $derived (dict "upstream" (dict "history" "list")) }}
 {{- end }}
 {{- if ne .Values.tls.mode "none" }}
 {{- $derived = mergeOverwrite $derived (dict "tls" (dict "certFile" "/etc/eventweir-tls/tls.crt" "keyFile" "/etc/eventweir-tls/tls.key")) }}

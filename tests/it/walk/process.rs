@@ -2,7 +2,7 @@
 //! time. It can be killed at any moment.
 
 use std::collections::BTreeMap;
-use std::io;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub(super) struct Process {
     tasks: JoinSet<()>,
     views: Mutex<Views>,
     /// The folder of the event log, and the task that writes it.
-    log: (tempfile::TempDir, JoinSet<io::Result<()>>),
+    log: (tempfile::TempDir, JoinSet<()>),
     began: Mono,
 }
 

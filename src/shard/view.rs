@@ -222,7 +222,9 @@ impl Shard {
 
     /// Returns what is known of a record. A digest may count occurrences of several objects; its writes are noted at one.
     fn known<'a>(&'a self, kept: &'a Kept) -> &'a Kept {
-        let is_elsewhere = kept.kind == Kind::Digest && !kept.stored && self.outbox.view(kept.record).is_none();
+        // A written one may stay in the outbox for some time.
+        let waits = || self.outbox.view(kept.record).is_some_and(|view| view.waiting > 0);
+        let is_elsewhere = kept.kind == Kind::Digest && !kept.stored && !waits();
         if is_elsewhere { self.explain.stored(kept.record).unwrap_or(kept) } else { kept }
     }
 

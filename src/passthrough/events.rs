@@ -19,7 +19,7 @@ use smol_str::SmolStr;
 use super::body::{begun, streamed, whole};
 use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
-use crate::access::{Caller, bearer, lru};
+use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::{self, Unable};
 use crate::server::{Answer, Read, read};
@@ -94,17 +94,14 @@ impl Passthrough {
     /// the event must be forwarded as well.
     fn known(&self, identified: &Result<Caller, Status>, parts: &Parts) -> Option<SmolStr> {
         let tokens = &self.0.tokens;
-        let token = tokens.hash(&parts.headers);
+        let shown = tokens.shown(&parts.headers);
         match identified {
             Ok(caller) => {
-                token.inspect(|token| tokens.note_reviewed(*token));
+                shown.inspect(|shown| tokens.note_reviewed(shown.hash));
                 Some(caller.name.clone())
             }
             Err(status) if status.code == 401 => None,
-            Err(_) => {
-                let known = bearer(&parts.headers).filter(|_| token.is_some_and(|token| tokens.knows(token)));
-                known.map(|token| tokens.share(token))
-            }
+            Err(_) => shown.filter(|shown| tokens.knows(shown.hash)).map(|shown| tokens.share(shown.text)),
         }
     }
 

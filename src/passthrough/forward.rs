@@ -17,7 +17,7 @@ use super::body::{Streamed, streamed};
 use super::impersonate::has_certificate_alone;
 use super::metrics::Kind;
 use super::{Answered, Passthrough, Unanswered, headers, refuse, unanswered};
-use crate::access::{bearer, is_garbled};
+use crate::access::is_garbled;
 use crate::ingest;
 use crate::server::{FairPlace, Peer, Tunnel};
 use crate::status::Status;
@@ -65,13 +65,13 @@ impl Passthrough {
         let peer = parts.extensions.get::<Peer>();
         if !has_certificate_alone(parts) {
             let address = peer.and_then(|peer| peer.address);
-            let (tokens, shown) = (&self.0.tokens, bearer(&parts.headers));
-            if shown.is_some_and(is_garbled) {
+            let (tokens, shown) = (&self.0.tokens, self.0.tokens.shown(&parts.headers));
+            if shown.is_some_and(|shown| is_garbled(shown.text)) {
                 return Err((Kind::Refused, Status::new(401, "Unauthorized", "Unauthorized").into()));
             }
-            let token = tokens.hash(&parts.headers);
-            let (caller, standing) = match shown.filter(|_| token.is_some_and(|token| tokens.accepts(token))) {
-                Some(shown) => (tokens.share(shown), Standing::Accepted),
+            let token = shown.map(|shown| shown.hash);
+            let (caller, standing) = match shown.filter(|shown| tokens.accepts(shown.hash)) {
+                Some(shown) => (tokens.share(shown.text), Standing::Accepted),
                 None => (address.map(|address| address.ip().to_smolstr()).unwrap_or_default(), Standing::Unknown),
             };
             return Ok(Onward {

@@ -30,15 +30,22 @@ pub(super) struct Tokens {
     reviewed: Mutex<LruCache<u64, ()>>,
 }
 
+/// The token of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown<'h> {
+    pub(super) text: &'h str,
+    pub(super) hash: u64,
+}
+
 impl Tokens {
     pub(super) fn new() -> Self {
         let [accepted, reviewed] = [(); 2].map(|()| Mutex::new(lru(TOKENS_MAX)));
         Self { hasher: RandomState::new(), accepted, reviewed }
     }
 
-    /// Returns the hash of a request's token. To an apiserver, a request without one is anonymous.
-    pub(super) fn hash(&self, headers: &HeaderMap) -> Option<u64> {
-        bearer(headers).map(|token| self.hasher.hash_one(token))
+    /// Returns a request's token. To an apiserver, a request without one is anonymous.
+    pub(super) fn shown<'h>(&self, headers: &'h HeaderMap) -> Option<Shown<'h>> {
+        bearer(headers).map(|text| Shown { text, hash: self.hasher.hash_one(text) })
     }
 
     /// Returns the name under which the caller of an accepted token has its share: the content of a JWT, which has many
@@ -110,7 +117,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         let mut hash = |token: &'static str| {
             headers.insert(http::header::AUTHORIZATION, http::HeaderValue::from_static(token));
-            tokens.hash(&headers)
+            tokens.shown(&headers).map(|shown| shown.hash)
         };
         assert_ne!(hash("Bearer e30.eyJzdWIiOiJhIn0.QQ"), hash("Bearer e30.eyJzdWIiOiJhIn0.Qg"));
     }

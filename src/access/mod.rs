@@ -328,8 +328,10 @@ impl Access {
         }
         let mut key = Key::new(self.0.secret);
         key.add(token);
-        let is_expired = || caller::expiry(token).is_some_and(|expiry| expiry <= self.0.clock.now().wall_seconds());
-        let grace = if is_expired() { Duration::ZERO } else { live.settings.grace(purpose) };
+        let now = self.0.clock.now().wall_seconds();
+        let longest = live.settings.grace(purpose);
+        let is_expired = || caller::expiry(token).is_some_and(|expiry| expiry <= now);
+        let grace = || if is_expired() { Duration::ZERO } else { longest };
         let (live, asked) = (Arc::clone(live), Arc::clone(live));
         let question = move || reviews::token_question(token, &asked.settings.tokens.audiences);
         let read = move |answer| {
@@ -411,7 +413,7 @@ impl Access {
         let caller_key = key.finish();
         attributes.add_to(&mut key);
         let AccessReview { allow_ttl, deny_ttl, .. } = settings.reviews;
-        let grace = settings.grace(attributes.purpose());
+        let grace = || settings.grace(attributes.purpose());
         let question = || reviews::access_question(caller, attributes);
         let read = move |answer| {
             let decision = reviews::decision(answer)?;
@@ -427,7 +429,7 @@ impl Access {
         &self,
         review: Review,
         answers: &Arc<Answers<V>>,
-        (key, caller, grace): (u128, u128, Duration),
+        (key, caller, grace): (u128, u128, impl FnOnce() -> Duration),
         question: impl FnOnce() -> Value,
         read: impl FnOnce(Value) -> Result<(V, Duration), serde_json::Error> + Send + 'static,
     ) -> Result<V, Unanswered> {
@@ -437,6 +439,7 @@ impl Access {
             metrics.count_hit(review);
             return Ok(answer);
         }
+        let grace = grace();
         if let Some(answer) = answers.remembered(key, now, grace) {
             metrics.count_expired(review);
             return Ok(answer);

@@ -81,13 +81,11 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
         head.extensions.insert(caller);
         return Ok(None);
     }
+    let attributes = attributes(&head.method, &head.uri);
     // Pass-through identifies callers before it reads bodies.
     let identified = match head.extensions.remove::<Result<Caller, Status>>() {
         Some(identified) => identified,
-        None => {
-            let purpose = purpose(&head.method, &head.uri);
-            access.identify(head.extensions.get::<Peer>(), &head.headers, purpose).await
-        }
+        None => access.identify(head.extensions.get::<Peer>(), &head.headers, purpose_of(&attributes)).await,
     };
     let caller = identified.map_err(unasked)?;
     // Impersonation is not supported, and the request must not run in the caller's own name.
@@ -102,7 +100,6 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
         return Err((Status::new(500, "InternalError", message), None));
     }
     may_be_answered(face, &caller.name)?;
-    let attributes = attributes(&head.method, &head.uri);
     // Watches have their own limit.
     let place = if attributes.verb == "watch" {
         None
@@ -112,7 +109,7 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
         may_be_answered(face, &caller.name)?;
         Some(turn)
     };
-    if attributes.target != Target::Path(SmolStr::new_static(BATCH)) {
+    if !is_batch(&attributes) {
         access.authorize(&caller, &attributes).await.map_err(unasked)?;
     }
     head.extensions.insert(caller);
@@ -153,7 +150,15 @@ fn unasked(status: Status) -> Refused {
 
 /// Returns the purpose of a request, by which its caller is identified.
 pub(crate) fn purpose(method: &Method, uri: &Uri) -> Purpose {
-    if posts_events(method, uri) { Purpose::Report } else { attributes(method, uri).purpose() }
+    purpose_of(&attributes(method, uri))
+}
+
+fn purpose_of(attributes: &Attributes) -> Purpose {
+    if is_batch(attributes) { Purpose::Report } else { attributes.purpose() }
+}
+
+fn is_batch(attributes: &Attributes) -> bool {
+    matches!(&attributes.target, Target::Path(path) if path == BATCH)
 }
 
 /// Returns the attributes of a request from its method, path and query (`request.RequestInfoFactory`). A trailing slash
@@ -265,7 +270,8 @@ impl Face {
         }
     }
 
-    /// Checks the same for the growth of an event, unless its record is stored, or a create of it waits.
+    /// Checks that the caller may report the growth of an event: its source, and the right to create, unless its record is
+    /// stored, or a create of it waits.
     ///
     /// # Errors
     /// 404 if there is no event of this name, like the apiserver's to a patch; otherwise the refusal of the create.
@@ -275,6 +281,7 @@ impl Face {
         group: ApiGroup,
         grown: &Event,
     ) -> Result<(), Rejection> {
+        self.check_source(caller, group, grown, Extent::Whole)?;
         let ObjectMeta { namespace, name, .. } = &grown.metadata;
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
         let found = self.0.shards.find(grown);

@@ -8,7 +8,6 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use crate::access::Extent;
 use crate::event::json::FieldValidation;
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
@@ -123,8 +122,10 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         Err(rejection) => return reject(face, face.0.aliases.get(namespace, name).as_ref(), &rejection),
     };
     // Checked before the alias changes: a refused growth must not leave its message to the event's client.
-    if let Some((told, grown)) = face.0.aliases.preview(namespace, name, growth)
-        && let Err(rejection) = may_grow(face, asked, form.group, &told).await
+    let caller = asked.caller.as_ref();
+    if caller.is_some()
+        && let Some((told, grown)) = face.0.aliases.preview(namespace, name, growth)
+        && let Err(rejection) = face.may_grow(caller, form.group, &told).await
     {
         let grown = face.new_of(&told, grown.into());
         // A client posts its event again after a 404, and that is counted.
@@ -143,7 +144,7 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
     if grown == 0 {
         return respond::event(form, StatusCode::OK, &told, None);
     }
-    if let Err(rejection) = face.limit(asked.caller.as_ref(), namespace, Some(&told)) {
+    if let Err(rejection) = face.limit(caller, namespace, Some(&told)) {
         face.take_back(&told, grown);
         face.0.shards.reject(rejection.reason, grown.into());
         face.note_rejection(&told, grown, &rejection);
@@ -160,13 +161,6 @@ pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth
         face.take_back(&told, grown);
         respond::refusal(&status)
     })
-}
-
-/// Checks that the caller may report the growth of an event, and create the record that it may need.
-async fn may_grow(face: &Face, asked: &Asked, group: ApiGroup, told: &Event) -> Result<(), Rejection> {
-    let caller = asked.caller.as_ref();
-    face.check_source(caller, group, told, Extent::Whole)?;
-    face.may_grow(caller, group, told).await
 }
 
 /// Rejects a possible occurrence, and records it with the event if that is known.

@@ -51,7 +51,7 @@ pub struct EventLog(Option<Handle>);
 #[derive(Debug, Clone)]
 struct Handle {
     lines: mpsc::Sender<Vec<u8>>,
-    /// Free bytes of the queue. The task adds those of a line once it has written it.
+    /// Free bytes of the queue. The task adds those of a line once it has taken it.
     room: Arc<Semaphore>,
     left_out: IntCounter,
 }

@@ -401,7 +401,8 @@ impl App {
         let config::Shutdown { drain_timeout: deadline, grace } = self.config.lock().shutdown;
         self.admin.start_draining();
         self.closing.cancel();
-        // Without connections, serving ends at once. Occurrences that arrive meanwhile still need their budget.
+        // Without connections, serving on a local address ends at once. Occurrences that arrive meanwhile still need their
+        // budget.
         let grace = grace.min(deadline / 2);
         if !grace.is_zero() {
             let _served = tokio::time::timeout(grace, self.served.cancelled()).await;

@@ -71,16 +71,23 @@ impl Budget {
 impl Outbox {
     /// Folds the never-written records of a budget for which it has no token now, if more wait than may.
     pub(super) fn fold_beyond_limit(&mut self, id: BudgetId, now: Now) {
-        let Some(budget) = self.budgets.peek(&id.0) else { return };
-        let (number, tokens) = (budget.foldable_len(), budget.tokens(now.mono));
+        if self.folds_beyond_limit_at(id, now.mono).is_some_and(|at| at <= now.mono)
+            && let Some(budget) = self.budgets.peek(&id.0)
+        {
+            let excess: Vec<Order> = budget.foldable().skip(budget.tokens(now.mono)).collect();
+            self.fold(Home::Budget(id), &excess, now);
+        }
+    }
+
+    /// Returns when the excess of a budget may fold; `None` if no more wait than may.
+    pub(super) fn folds_beyond_limit_at(&self, id: BudgetId, now: Mono) -> Option<Mono> {
+        let budget = self.budgets.peek(&id.0)?;
+        let (number, tokens) = (budget.foldable_len(), budget.tokens(now));
         // An existing digest that waits for a token anyway takes the excess at once.
         let takes_more = |digest: &Digest| self.records.get(&digest.record).is_some_and(|record| record.owes());
         let is_beyond =
             number > self.settings.digest_after + tokens || number > tokens && budget.digest().is_some_and(takes_more);
-        if is_beyond && self.may_fold(budget, now.mono) {
-            let excess: Vec<Order> = budget.foldable().skip(tokens).collect();
-            self.fold(Home::Budget(id), &excess, now);
-        }
+        if is_beyond { budget.folds_from(&self.journal, &self.paused) } else { None }
     }
 
     /// Folds the never-written records of a budget that have reached the maximum age.
@@ -201,6 +208,7 @@ impl Outbox {
         }
         digest.update_message(&self.settings);
         self.usage.resize_digest(before, digest.size());
+        self.digests.insert(id, home.budget());
         let occurrences = records.iter().map(|(_, record)| record.pending.total()).sum();
         let since = records.iter().map(|(_, record)| record.since).min().unwrap_or(now.mono);
         self.owe_digest(home, occurrences, since, now);
@@ -239,7 +247,7 @@ mod tests {
     use crate::clock::Now;
     use crate::correlator::{Field, KeySecret, Policy, Settings};
     use crate::event::Event;
-    use crate::outbox::{self, DIGEST_REASON, LostReason};
+    use crate::outbox::{self, Answer, DIGEST_REASON, LostReason, Request};
     use crate::shard::{self, Lead, Shard};
 
     /// Fault: after each folded record it waited for one more commit, and was not written before the flood ended.
@@ -351,5 +359,88 @@ mod tests {
         let (next, waiting) = fold(&mut shard, 20..30);
         assert_ne!(next.metadata.name, digest.metadata.name);
         assert!(waiting <= 10 && shard.balance().is_exact(), "{waiting}");
+    }
+
+    /// Accepts the events of these numbers.
+    fn accept(shard: &mut Shard, numbers: std::ops::Range<usize>, now: Now, policy: &Policy) {
+        for number in numbers {
+            shard.accept(numbered(number), 1, now, policy).unwrap();
+        }
+    }
+
+    /// Fault: what a deleted digest had counted moved to the budget's next digest, when its late create was deleted too.
+    #[test]
+    fn a_deleted_digest_leaves_nothing_to_the_next_one() {
+        let (mut shard, policy) = budgeted(1, 3);
+        let now = Now::at(1_000_000_000);
+        accept(&mut shard, 0..20, now, &policy);
+        let write = shard.next_write(now).unwrap();
+        let Request::Create { event: digest, .. } = write.request else { panic!("{write:?}") };
+        assert_eq!(digest.count, 19);
+        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        shard.forget_record(&handle, now);
+        accept(&mut shard, 20..30, now, &policy);
+        let now = Now::at(202_000_000_000);
+        let mut created = 0;
+        while let Some(write) = shard.next_write(now) {
+            let answer = match write.request {
+                Request::Create { event, .. } => {
+                    created = event.count;
+                    Answer::Stored(event)
+                }
+                Request::Patch { .. } => panic!("of a deleted digest"),
+                Request::Read { .. } | Request::Delete { .. } => Answer::Missing,
+            };
+            shard.settle(write.record, answer, now);
+        }
+        // With the first record.
+        assert_eq!(created, 11);
+        accept(&mut shard, 30..40, now, &policy);
+        let written = shard.write_all(Now::at(303_000_000_000));
+        assert_eq!(written.iter().map(|event| event.count).collect::<Vec<_>>(), [21]);
+        assert!(shard.balance().is_exact());
+    }
+
+    /// Fault: a digest that a client's DELETE without an answer had deleted was created again, with all it had counted.
+    #[test]
+    fn a_digest_found_deleted_is_not_created_again() {
+        let (mut shard, policy) = budgeted(1, 3);
+        let now = Now::at(1_000_000_000);
+        accept(&mut shard, 0..20, now, &policy);
+        let digest = shard.write_all(now).pop().unwrap();
+        assert_eq!(digest.count, 19);
+        accept(&mut shard, 20..30, now, &policy);
+        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        shard.doubt(&handle, now);
+        let now = Now::at(102_000_000_000);
+        let write = shard.next_write(now).unwrap();
+        assert!(matches!(&write.request, Request::Read { name, .. } if *name == digest.metadata.name), "{write:?}");
+        shard.settle(write.record, Answer::Missing, now);
+        // With the first record.
+        assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 11);
+        accept(&mut shard, 30..40, now, &policy);
+        let created = shard.write_all(Now::at(203_000_000_000)).pop().unwrap();
+        assert_ne!(created.metadata.name, digest.metadata.name);
+        assert_eq!(created.count, 10);
+        assert!(shard.balance().is_exact());
+    }
+
+    /// Fault: what came while the digest was being committed was shown one record per token.
+    #[test]
+    fn what_came_while_the_digest_was_being_committed_folds_soon_after() {
+        let (mut shard, policy) = budgeted(1, 3);
+        shard.keep_journal();
+        let now = Now::at(1_000_000_000);
+        accept(&mut shard, 0..20, now, &policy);
+        assert!(pending(&shard).len() > 10);
+        let changes = shard.take_changes();
+        shard.changes_kept(&changes.held, now);
+        let now = Now::at(3_000_000_000);
+        assert!(shard.next_wakeup(now.mono).is_some_and(|at| at <= now.mono));
+        while let Some(write) = shard.next_write(now) {
+            let Request::Create { event, .. } = write.request else { panic!("{write:?}") };
+            shard.settle(write.record, Answer::Stored(event), now);
+        }
+        assert_eq!(pending(&shard).len(), 2, "the first, and the digest");
     }
 }

@@ -1,7 +1,7 @@
 //! Deletions and replacements by clients. A record is paused while the upstream executes them. Then it is forgotten, or it
 //! continues from the stored event. So an owed write never overwrites a deletion.
 
-use super::fold::FIRST_DIGEST;
+use super::budget::Budget;
 use super::record::{Phase, Record};
 use super::stand::{Call, Effect, IfMissing, Stand, Then};
 use super::{Outbox, Ticket, count};
@@ -118,15 +118,17 @@ impl Outbox {
         self.unqueue(id);
         let lost = self.records.get(&id).map(|record| record.waiting()).unwrap_or_default();
         self.note(id);
+        self.drop_digest(id);
         self.remove_deleted(id, now);
-        if id.0 >= FIRST_DIGEST {
-            for (_, budget) in self.budgets.iter_mut() {
-                if budget.digest().is_some_and(|digest| digest.record == id) {
-                    self.usage.resize_digest(budget.take_digest().map_or(0, |digest| digest.size()), 0);
-                }
-            }
-        }
         (lost, self.tickets.drop_record(id))
+    }
+
+    /// Ends the digest `id`, if it is one: what folds next in its budget begins another one.
+    pub(super) fn drop_digest(&mut self, id: RecordId) {
+        let budget = self.digests.remove(&id).and_then(|budget| self.budgets.peek_mut(&budget.0));
+        if let Some(digest) = budget.and_then(Budget::take_digest) {
+            self.usage.resize_digest(digest.size(), 0);
+        }
     }
 
     /// Removes a record that a client has deleted, and all that waits of it. While a create of it may still be executed,
@@ -188,14 +190,26 @@ impl Outbox {
         Some(Rebased { moved, written, awaited })
     }
 
-    /// Returns the digest of this name. Iterates over all budgets: only for the rare DELETE of a digest.
+    /// Returns the record of this name in the outbox. Iterates over all records: only for DELETE and PUT.
+    pub fn named(&self, namespace: &str, name: &str) -> Option<RecordId> {
+        let is_it = |event: &Event| event.metadata.namespace == namespace && event.metadata.name == name;
+        let record = self.records.iter().find(|(_, record)| is_it(&record.event));
+        record.map(|(id, _)| *id)
+    }
+
+    /// Returns the digest or storm record of this name that this process continues.
     pub fn digest(&self, namespace: &str, name: &str) -> Option<RecordId> {
-        let digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest());
-        let mut ids = digests.map(|digest| (digest.record, self.records.get(&digest.record), &digest.event));
-        ids.find_map(|(id, record, event)| {
-            let metadata = &record.map_or(event, |record| &record.event).metadata;
-            (metadata.namespace == namespace && metadata.name == name).then_some(id)
-        })
+        let mut digests = self.digests.keys().filter_map(|id| Some((*id, self.digest_event(*id)?)));
+        let is_it = |event: &Event| event.metadata.namespace == namespace && event.metadata.name == name;
+        digests.find(|(_, event)| is_it(event)).map(|(id, _)| id)
+    }
+
+    /// Returns the event of a digest or storm record that this process continues.
+    pub(super) fn digest_event(&self, id: RecordId) -> Option<&Event> {
+        if let Some(record) = self.records.get(&id) {
+            return Some(&record.event);
+        }
+        Some(&self.budgets.peek(&self.digests.get(&id)?.0)?.digest()?.event)
     }
 
     /// Ends one pause. Returns whether another one remains.

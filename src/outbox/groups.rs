@@ -388,8 +388,13 @@ impl Outbox {
             && group.timer.is_none_or(|timer| at < timer)
         {
             group.timer = Some(at);
-            self.timers.push(std::cmp::Reverse((at, Timer::Group(key))));
+            self.set_timer(at, Timer::Group(key));
         }
+    }
+
+    /// Whether a group's timer is due at `at`.
+    pub(super) fn has_group_timer(&self, key: Key, at: Mono) -> bool {
+        self.groups.waiting.get(&key).is_some_and(|group| group.timer == Some(at))
     }
 
     /// Handles a group's timer.

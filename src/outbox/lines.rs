@@ -61,11 +61,11 @@ impl ClientLine {
     }
 
     fn parse(value: &str) -> Option<Self> {
-        let mut parts = value.split(' ');
+        let mut parts = value.splitn(3, ' ');
         let total = parts.next()?.parse().ok()?;
         let checksum = u32::from_str_radix(parts.next()?, 16).ok()?;
-        let name = parts.next()?.into();
-        (total > 0).then_some(Self { name, checksum, total })
+        let (name, _) = name_and_count(value)?;
+        (total > 0).then_some(Self { name: name.into(), checksum, total })
     }
 
     /// Returns the annotation for a write with this count.
@@ -120,7 +120,7 @@ pub(super) fn surplus(object: &Event) -> Vec<SmolStr> {
     let lines = annotations.filter(|(key, _)| key.starts_with(LINE_PREFIX) && !key.ends_with(FIRST));
     let (own, others): (Vec<_>, Vec<_>) = lines.partition(|(_, value)| is_named(value, &object.metadata.name));
     let others = others.into_iter();
-    let count = |value: &str| value.split(' ').nth(3).and_then(|count| count.parse::<i64>().ok());
+    let count = |value: &str| name_and_count(value).and_then(|(_, count)| count.parse::<i64>().ok());
     let mut others: Vec<_> = others.map(|(key, value)| (count(value), key)).collect();
     others.sort_unstable();
     let surplus = others.len().saturating_sub(OTHERS_MAX);
@@ -129,7 +129,12 @@ pub(super) fn surplus(object: &Event) -> Vec<SmolStr> {
 
 /// Whether a line has this name.
 fn is_named(value: &str, name: &str) -> bool {
-    value.split(' ').nth(2) == Some(name)
+    name_and_count(value).is_some_and(|(own, _)| own == name)
+}
+
+/// Returns the name of a line, which may contain spaces, and the count of its object.
+fn name_and_count(value: &str) -> Option<(&str, &str)> {
+    value.splitn(3, ' ').nth(2)?.rsplit_once(' ')
 }
 
 /// The lines that the next write of a record carries.
@@ -324,18 +329,18 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let lines = Lines::of(vec![line("web-0.0", 3), line("web-0.1", 5), line("web-0.2", 1)], "web-0.0");
+        let lines = Lines::of(vec![line("web-0.0", 3), line("web 0.1", 5), line("web-0.2", 1)], "web-0.0");
         let others = [("a", "7 0 b"), ("line.eventweir/00", "0 0 b"), ("line.eventweir/01", "7 b")]
             .map(|(name, value)| (SmolStr::new(name), SmolStr::new(value)));
         let object = object("web-0.0", lines.annotations("web-0.0", 9, 9).into_iter().chain(others));
         let mut read: Vec<_> = ClientLine::on(&object).collect();
         read.sort_unstable_by_key(|line| line.total);
-        assert_eq!(read, [line("web-0.2", 1), line("web-0.0", 3), line("web-0.1", 5)]);
+        assert_eq!(read, [line("web-0.2", 1), line("web-0.0", 3), line("web 0.1", 5)]);
         // A total only grows, and those of another event are not its client's.
         let other = ClientLine { checksum: 1, ..line("web-0.2", 0) };
-        let mut later = Lines::of(vec![line("web-0.0", 2), line("web-0.1", 6), other.clone()], "web-0.0");
+        let mut later = Lines::of(vec![line("web-0.0", 2), line("web 0.1", 6), other.clone()], "web-0.0");
         later.read(&object, None);
-        assert_eq!(later.to_vec(), [line("web-0.0", 3), line("web-0.1", 6), other]);
+        assert_eq!(later.to_vec(), [line("web-0.0", 3), line("web 0.1", 6), other]);
         later.read(&object, Some(4));
         assert_eq!(later.total("web-0.0", 0x1234), Some(4));
     }

@@ -88,9 +88,8 @@ impl Outbox {
         self.budgets.peek(&BudgetId::of_spam_key(source, budget).0)?.next_token(now)
     }
 
-    /// Returns the name of a digest or storm record. Iterates over all budgets: only for `explain`.
+    /// Returns the name of a digest or storm record.
     pub fn digest_name(&self, id: RecordId) -> Option<SmolStr> {
-        let mut digests = self.budgets.iter().filter_map(|(_, budget)| budget.digest());
-        digests.find(|digest| digest.record == id).map(|digest| digest.event.metadata.name.clone())
+        self.digest_event(id).map(|event| event.metadata.name.clone())
     }
 }

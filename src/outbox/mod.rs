@@ -88,6 +88,9 @@ pub struct Outbox {
     // LIMIT: `max_budgets`; beyond it the least recently used idle budget is evicted, and its bucket counts as full
     // again.
     budgets: LruMap<Budget>,
+    /// The budget of each digest and storm record that this process continues.
+    // LIMIT: one per budget.
+    digests: HashMap<RecordId, BudgetId, foldhash::fast::FixedState>,
     /// Rates of the offers, so that a repeat usually needs no lookup of its budget.
     rates: Rates,
     ready: Ready,
@@ -98,7 +101,7 @@ pub struct Outbox {
     folded: FoldedTable,
     // LIMIT: `NEWS_MAX`.
     storm_news: Vec<StormNews>,
-    // LIMIT: one timer per record and one per budget, plus outdated ones of those whose time moved forward.
+    // LIMIT: one timer per record, budget and group, plus as many outdated ones.
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     /// What the records take, for the limits over all shards.
     usage: Usage,
@@ -131,6 +134,7 @@ impl Outbox {
             settings,
             records: HashMap::default(),
             budgets: LruMap::default(),
+            digests: HashMap::default(),
             rates: Rates::default(),
             ready: Ready::default(),
             groups: Groups::new(seed),
@@ -306,7 +310,10 @@ impl Outbox {
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let record = self.records.get_mut(&id)?;
         let call = record.stand.call(now.mono)?;
-        self.tickets.send(id);
+        // What came since another process, or its client, has sent the create waits for a write of its own.
+        if !record.is_inherited && !matches!(record.stand, Stand::Carried { .. }) {
+            self.tickets.send(id);
+        }
         record.paid = true;
         record.next_write = now.mono.after(self.settings.interval(record.kind));
         let group = self.settings.group.of(&record.event);
@@ -388,9 +395,9 @@ impl Outbox {
     /// Removes a settled record. A digest or storm record leaves its state in its budget.
     fn remove(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.take(id) else { return };
-        if record.kind.folds()
-            && let Some(digest) = self.budgets.peek_mut(&record.budget.0).and_then(Budget::digest_mut)
-        {
+        // The budget has another digest if a client has deleted this one, or it is one of an earlier process.
+        let digest = self.budgets.peek_mut(&record.budget.0).and_then(Budget::digest_mut);
+        if let Some(digest) = digest.filter(|digest| digest.record == id) {
             digest.stand = record.stand;
             digest.total = record.total;
             digest.event = record.event;

@@ -320,11 +320,8 @@ impl Outbox {
                 self.hold_until_kept(id);
             }
         } else {
-            let (budget, is_digest) = (record.budget, record.kind.folds());
+            self.drop_digest(id);
             self.remove(id, now);
-            if is_digest && let Some(budget) = self.budgets.peek_mut(&budget.0) {
-                self.usage.resize_digest(budget.take_digest().map_or(0, |digest| digest.size()), 0);
-            }
         }
         let mut settlement = Settlement { lost: Some((loss.reason, lost)), feedback, ..Settlement::default() };
         self.tickets.resolve(id, || Fate::Refused(loss.refusal.clone()), &mut settlement);
@@ -336,6 +333,7 @@ impl Outbox {
         let Some(record) = self.records.get(&id) else { return Settlement::default() };
         let lost = record.waiting();
         let feedback = record.feedback(id, Settled::Forgotten);
+        self.drop_digest(id);
         self.remove_deleted(id, now);
         // Their clients get no other answer.
         drop(self.tickets.drop_record(id));

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::correlator::Rate;
-    use crate::outbox::{Offer, Settings};
+    use crate::outbox::{Answer, Offer, Request, Settings};
 
     #[test]
     fn a_client_that_gives_up_leaves_nothing_behind_even_when_its_record_has_folded() {
@@ -113,5 +113,38 @@ mod tests {
             outbox.give_up(RecordId(number), Ticket(number));
         }
         assert!(outbox.tickets.0.is_empty());
+    }
+
+    /// Fault: a client was told that its occurrence was written, when a write of an earlier process was.
+    #[test]
+    fn a_write_of_an_earlier_process_answers_no_later_client() {
+        let (now, rate) = (Now::at(1), Rate { qps: 0.0, burst: 1 });
+        let mut earlier = Outbox::new(Settings::default(), 0);
+        earlier.keep_journal();
+        earlier.identify("a");
+        earlier.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, now);
+        let entry = earlier.take_changes().records.pop().unwrap().1.unwrap();
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        outbox.keep_journal();
+        outbox.identify("b");
+        outbox.restore(RecordId(1), *entry, rate, now);
+        outbox.offer(Offer::of(1, None), Event { count: 2, ..Event::default() }, now);
+        outbox.await_write(RecordId(1), Ticket(1), OnTaken::Rename);
+        let mut answered = Vec::new();
+        for seconds in [0, 2] {
+            let now = Now::at(1 + seconds * 1_000_000_000);
+            let write = outbox.next_write(now).unwrap();
+            let stored = match write.request {
+                Request::Create { event, .. } => event,
+                Request::Patch { patch, .. } => Box::new(Event { count: patch.count, ..Event::default() }),
+                Request::Read { .. } | Request::Delete { .. } => panic!("nothing fails"),
+            };
+            let count = stored.count;
+            let settlement = outbox.settle(write.record, Answer::Stored(stored), now);
+            answered.push((count, settlement.resolved.len()));
+            let changes = outbox.take_changes();
+            outbox.changes_kept(&changes.held, now);
+        }
+        assert_eq!(answered, [(1, 0), (2, 1)]);
     }
 }

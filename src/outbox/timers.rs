@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use super::Outbox;
 use super::budget::BudgetId;
-use super::digest::Digest;
 use super::record::Phase;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, LruMap, RecordId};
@@ -55,9 +54,30 @@ impl Outbox {
         if budget.timer.take_if(|timer| *timer == at).is_none() {
             return; // an outdated timer
         }
+        self.fold_beyond_limit(id, now);
         self.fold_aged(id, now);
         self.refile(id, now.mono);
         self.drop_if_idle(id, now.mono);
+    }
+
+    /// Adds a timer. Those of removed owners, and those that moved forward, are removed once they are more than half.
+    pub(super) fn set_timer(&mut self, at: Mono, timer: Timer) {
+        let owners = self.records.len() + self.budgets.len() + self.groups.len();
+        if self.timers.len() > 2 * owners + super::ROOMY {
+            let mut timers = std::mem::take(&mut self.timers).into_vec();
+            timers.retain(|Reverse((at, timer))| self.is_set(*timer, *at));
+            timers.shrink_to(timers.len() * 2);
+            self.timers = timers.into();
+        }
+        self.timers.push(Reverse((at, timer)));
+    }
+
+    fn is_set(&self, timer: Timer, at: Mono) -> bool {
+        match timer {
+            Timer::Record(id) => self.records.get(&id).is_some_and(|record| record.timer == Some(at)),
+            Timer::Budget(id) => self.budgets.peek(&id.0).is_some_and(|budget| budget.timer == Some(at)),
+            Timer::Group(key) => self.has_group_timer(key, at),
+        }
     }
 
     pub(super) fn set_record_timer(&mut self, id: RecordId) {
@@ -70,20 +90,21 @@ impl Outbox {
         // The current timer may be later, at the end of a limbo.
         if record.timer.is_none_or(|timer| at < timer) {
             record.timer = Some(at);
-            self.timers.push(Reverse((at, Timer::Record(id))));
+            self.set_timer(at, Timer::Record(id));
         }
     }
 
     pub(super) fn set_budget_timer(&mut self, id: BudgetId, now: Mono) {
+        let beyond = self.folds_beyond_limit_at(id, now);
         let Some(budget) = self.budgets.peek_mut(&id.0).filter(|budget| !budget.is_prepaid()) else { return };
         let token = if budget.filed.is_none() && budget.waits_for_token() { budget.next_token(now) } else { None };
         let aged = budget.folds_at(self.settings.digest_max_age, now);
         let aged = aged.and_then(|at| Some(at.max(budget.folds_from(&self.journal, &self.paused)?)));
         let idle = if budget.members == 0 { budget.idle_at(now) } else { None };
-        let Some(at) = [token, aged, idle].into_iter().flatten().min() else { return };
+        let Some(at) = [token, aged, beyond, idle].into_iter().flatten().min() else { return };
         if budget.timer.is_none_or(|timer| at < timer) {
             budget.timer = Some(at);
-            self.timers.push(Reverse((at, Timer::Budget(id))));
+            self.set_timer(at, Timer::Budget(id));
         }
     }
 
@@ -100,7 +121,10 @@ impl Outbox {
     fn forget_budget(&mut self, id: BudgetId) {
         if let Some(budget) = self.budgets.pop(&id.0) {
             self.budget_count.set(self.budgets.len());
-            self.usage.resize_digest(budget.digest().map_or(0, Digest::size), 0);
+            if let Some(digest) = budget.digest() {
+                self.digests.remove(&digest.record);
+                self.usage.resize_digest(digest.size(), 0);
+            }
         }
         if self.budgets.is_empty() {
             // Releases the table, which never shrinks.
@@ -212,5 +236,21 @@ mod tests {
         assert!(write(&mut outbox, 3, at(90)));
         let is_known = |number: u128| outbox.budgets.peek(&BudgetId::of_spam_key(Key(1), Key(number)).0).is_some();
         assert_eq!([1, 2, 3].map(is_known), [true, false, true]);
+    }
+
+    /// Fault: each evicted budget left its timer, until the budget would have been full.
+    #[test]
+    fn timers_of_evicted_budgets_take_no_memory() {
+        let max_budgets = std::num::NonZeroUsize::new(10).unwrap();
+        let mut outbox = Outbox::new(outbox::Settings { max_budgets, ..outbox::Settings::default() }, 0);
+        for number in 0..10_000_u32 {
+            let now = Now::at(i64::from(number) * 2_000_000_000);
+            let rate = Some(Rate { qps: 0.000_01, burst: 1 });
+            let offer = Offer { budget: Key(number.into()), ..Offer::of(number.into(), rate) };
+            outbox.offer(offer, Event::default(), now);
+            let write = outbox.next_write(now).unwrap();
+            outbox.settle(write.record, Answer::Stored(Box::default()), now);
+        }
+        assert!(outbox.timers.len() < 2_000, "{}", outbox.timers.len());
     }
 }

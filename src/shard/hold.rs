@@ -47,9 +47,19 @@ impl Shard {
     /// Pauses the record that `name` refers to, for an event of this content. Nothing of the record is sent until
     /// [`release`](Self::release), [`forget_record`](Self::forget_record) or [`follow`](Self::follow).
     pub fn hold(&mut self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
-        let handle = self.locate(event, name, lead, now, policy)?;
+        let handle = self.locate(event, name, lead, now, policy);
+        let handle = handle.or_else(|| if lead == Lead::Name { self.locate_unsettled(event, name) } else { None })?;
         self.outbox.pause(handle.record);
         Some(handle)
+    }
+
+    /// Returns a record that has left its correlator before the outbox, or is a digest of an earlier process.
+    fn locate_unsettled(&self, event: &Event, name: &str) -> Option<Handle> {
+        let record = self.outbox.named(&event.metadata.namespace, name)?;
+        let seen = self.outbox.glimpse(record)?;
+        let (source, object) = (self.secret.source(event), self.secret.subject(event));
+        let stored = seen.shown.is_some();
+        Some(Handle { source, key: None, record, object, name: name.into(), stored, is_counted_here: true })
     }
 
     pub(super) fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
@@ -157,12 +167,13 @@ impl Shards {
     #[must_use]
     pub fn hold(&self, event: &Event, name: &str, lead: Lead) -> Option<Held> {
         let policy = self.policy();
-        let shard = self.shard_of(event);
-        let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
-        let line = {
-            let (secret, namespace) = (self.0.secret, &event.metadata.namespace);
-            secret.line(secret.source(event), namespace, name, line_checksum(event))
-        };
+        let (secret, namespace) = (self.0.secret, &event.metadata.namespace);
+        let source = secret.source(event);
+        let hold = |index| Some((index, self.with(index, |shard, now| shard.hold(event, name, lead, now, &policy))?));
+        // A storm record of an earlier process is in the shard of its source.
+        let elsewhere = || if is_storm(event) { hold(self.shard_of_source(source)) } else { None };
+        let (shard, handle) = hold(self.shard_of(event)).or_else(elsewhere)?;
+        let line = secret.line(source, namespace, name, line_checksum(event));
         Some(Held { shards: self.clone(), shard, handle, has_ended: false, lead, line })
     }
 }
@@ -302,6 +313,30 @@ mod tests {
         assert!(shard.balance().is_exact());
         shard.release(&handle, later);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Patch { patch, .. } if patch.count == 2));
+    }
+
+    /// Fault: a client's DELETE did not find the record, and the next write created the deleted event again.
+    #[test]
+    fn a_record_whose_key_was_evicted_is_found_by_its_name() {
+        let (mut shard, policy) = (
+            setup().0,
+            Policy::from(crate::correlator::Settings {
+                lru_cache_size: NonZeroUsize::MIN,
+                ..crate::correlator::Settings::default()
+            }),
+        );
+        let now = Now::at(1_000_000_000);
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        let stored = shard.write_all(now).pop().unwrap();
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        shard.accept(Event { message: "other".into(), ..event("b") }, 1, now, &policy).unwrap();
+        let handle = shard.hold(&stored, "a", Lead::Name, now, &policy).unwrap();
+        assert!(handle.stored);
+        shard.forget_record(&handle, now);
+        let written = shard.write_all(Now::at(3_600_000_000_000));
+        assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
+        assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
+        assert!(shard.balance().is_exact());
     }
 
     #[test]

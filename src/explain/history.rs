@@ -102,6 +102,8 @@ pub struct Fact {
     pub shown: u64,
     /// Occurrences that have folded into a digest or storm record.
     pub folded: u64,
+    /// Those of them that the digest's writes have shown, at least.
+    pub(crate) folded_shown: u64,
     /// The record that those have folded into.
     pub into: Option<RecordId>,
     /// Occurrences lost for another reason than an empty budget, and the reason of the newest loss.
@@ -128,6 +130,15 @@ impl Fact {
         self.received += u64::from(number);
         self.last_received = self.last_received.max(now.wall);
         self.rates.received.add(now.mono, number);
+    }
+
+    /// Counts the occurrences that were lost with their digest before it has shown them.
+    fn lose_folded(&mut self, why: &'static str) {
+        let lost = self.folded - self.folded_shown;
+        self.folded = self.folded_shown;
+        if lost > 0 {
+            self.lost = (self.lost.0 + lost, why);
+        }
     }
 
     /// Whether a client has reported anything about it.
@@ -207,6 +218,8 @@ pub struct Kept {
     pub messages: Messages,
     /// The hash of the newest message, which most occurrences share.
     newest: u64,
+    /// A part of its key in the correlator; `None` for a digest or a record that another process has begun.
+    key: Option<u64>,
 }
 
 impl Kept {
@@ -369,7 +382,7 @@ impl History {
     /// continued.
     pub(super) fn keep(
         &mut self,
-        (record, kind): (RecordId, Kind),
+        (record, kind, key): (RecordId, Kind, Option<Key>),
         fact: usize,
         (message, mark, most): (&SmolStr, u64, usize),
         before: i32,
@@ -377,11 +390,11 @@ impl History {
         if self.hear(record, (message, mark, most)) {
             return false;
         }
-        let is_begun_again = self.records.iter().any(|kept| {
-            kept.kind == kind && kept.fact == fact && !kept.has_ended && (kind != Kind::Plain || kept.says(mark))
-        });
-        for kept in &mut self.records {
-            kept.has_ended |= is_begun_again && kept.fact == fact && kept.kind == kind;
+        let (key, mut is_begun_again) = (key.map(Key::half), false);
+        let is_equal = |kept: &&mut Kept| (kept.kind, kept.fact, kept.key) == (kind, fact, key);
+        for kept in self.records.iter_mut().filter(is_equal) {
+            is_begun_again |= !kept.has_ended;
+            kept.has_ended = true;
         }
         if self.records.len() == RECORDS {
             self.records.pop_front();
@@ -402,10 +415,27 @@ impl History {
             is_gone: false,
             messages,
             newest: mark,
+            key,
         };
         self.records.reserve_exact(room(self.records.len(), self.records.capacity(), RECORDS));
         self.records.push_back(kept);
-        is_begun_again && kind != Kind::Digest && kind != Kind::Storm
+        is_begun_again && key.is_some()
+    }
+
+    /// Notes that a write of a digest has shown all but `waiting` of what has folded into it.
+    pub(super) fn show_folded(&mut self, into: RecordId, waiting: u64) {
+        for fact in self.facts.iter_mut().filter(|fact| fact.into == Some(into)) {
+            fact.folded_shown = fact.folded_shown.max(fact.folded.saturating_sub(waiting));
+        }
+    }
+
+    /// Notes a loss of a record's occurrences, at the facts that have folded if it is a digest.
+    pub(super) fn lose(&mut self, spot: Spot, record: Option<RecordId>, (number, why): (u64, &'static str)) {
+        if record.and_then(|record| self.kept(record)).is_some_and(|kept| kept.kind.folds()) {
+            self.facts.iter_mut().filter(|fact| fact.into == record).for_each(|fact| fact.lose_folded(why));
+        } else if let Some(fact) = self.fact_at(spot) {
+            fact.lost = (fact.lost.0 + number, why);
+        }
     }
 
     /// Notes that a record has folded. It is forgotten if the upstream never held it: nothing can be asked about it.

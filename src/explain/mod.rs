@@ -133,6 +133,8 @@ pub struct Ruling<'c> {
     pub caller: &'c str,
     /// The source of the event.
     pub source: Key,
+    /// The correlator's key of the record.
+    pub key: Key,
     /// The budget that pays.
     pub budget: Key,
     /// `None` if the correlator does not pay (only `suppression: drop` does); otherwise whether it paid.
@@ -175,9 +177,14 @@ impl Store {
         }
     }
 
-    /// Applies reloaded settings. Rule hits count from zero, because the rules may differ.
-    pub fn set_settings(&mut self, settings: Settings) {
+    /// Applies reloaded settings. Rule hits count from zero, because the rules may differ. `rejected` occurrences were
+    /// refused so far.
+    pub fn set_settings(&mut self, settings: Settings, rejected: u64, now: Now) {
         self.tell();
+        if settings.enabled && !self.settings.enabled {
+            // Nothing is known of the time before.
+            (self.forgotten_until, self.rejected) = (Some(now.wall), rejected);
+        }
         self.settings = settings;
         self.rule_hits.clear();
         // Groups cannot be evicted one by one, because facts have their numbers.
@@ -327,7 +334,12 @@ impl Store {
             }
             _ => fact.spent += u64::from(ruling.paid == Some(true)),
         }
-        let is_begun_again = history.keep((record, kind), spot.fact, (message, marks.message, messages), ruling.before);
+        let is_begun_again = history.keep(
+            (record, kind, Some(ruling.key)),
+            spot.fact,
+            (message, marks.message, messages),
+            ruling.before,
+        );
         if let (Verdict::Dropped, Some(kept)) = (verdict, history.kept_mut(record)) {
             kept.dropped = kept.dropped.saturating_add(number);
         }
@@ -426,8 +438,8 @@ impl Store {
                 self.rejected += number;
             }
             Verdict::Lost => {
-                fact.lost = (fact.lost.0 + number, remark.1);
                 totals.lost += number;
+                history.lose(spot, record, (number, remark.1));
             }
             _ => {}
         }
@@ -437,14 +449,14 @@ impl Store {
         self.count(spot.object);
     }
 
-    /// Notes that the upstream stored a record as it was sent, with `number` more occurrences.
+    /// Notes that the upstream stored a record as it was sent, with `number` more occurrences. `waiting` others wait.
     pub fn written(
         &mut self,
         spot: Spot,
         (record, kind): (RecordId, Kind),
         (name, sent): (&SmolStr, i64),
         message: &SmolStr,
-        number: u64,
+        (number, waiting): (u64, u64),
         now: Now,
     ) {
         self.end_run(record);
@@ -457,11 +469,12 @@ impl Store {
             // A record of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
             let count = i32::try_from(count).unwrap_or(i32::MAX);
-            history.keep((record, kind), spot.fact, message, count);
+            history.keep((record, kind, None), spot.fact, message, count);
         } else if kind == Kind::Storm {
             history.hear(record, message);
         }
         let shown = number + history.set_stored(record, name, sent, number);
+        history.show_folded(record, waiting);
         let fact = &mut history.facts[spot.fact];
         fact.shown += shown;
         fact.rates.writes.add(now.mono, 1);
@@ -494,7 +507,7 @@ impl Store {
         let Some(fact) = history.fact_at(spot) else { return };
         (fact.folded, fact.into) = (fact.folded + number, Some(into));
         self.groups[fact.group].totals.folded += number;
-        history.keep((into, kind), spot.fact, message, 0);
+        history.keep((into, kind, None), spot.fact, message, 0);
         if !name.is_empty() {
             history.set_stored(into, name, 0, 0);
         }
@@ -502,13 +515,13 @@ impl Store {
     }
 
     /// Notes a record of an earlier process, with its occurrences that the upstream has not acknowledged.
-    pub fn restore(&mut self, (record, kind): (RecordId, Kind), event: &Event, number: u64, now: Now) {
+    pub fn restore(&mut self, (record, kind, key): (RecordId, Kind, Key), event: &Event, number: u64, now: Now) {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let message = (&event.message, mark(self.secret, &event.message), 1);
         let Some(spot) = self.receive(event, number, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX));
-        history.keep((record, kind), spot.fact, message, acknowledged.max(0));
+        history.keep((record, kind, Some(key)), spot.fact, message, acknowledged.max(0));
         self.remark(spot, (Verdict::Counted, "restored"), number.into(), Some(record), &event.message, now);
     }
 

@@ -75,7 +75,8 @@ impl Shard {
         if written > 0 {
             // Not all of the sent ones may have arrived. A record that owes nothing more has left the outbox.
             let count = self.outbox.glimpse(record).and_then(|seen| seen.shown).unwrap_or(*sent);
-            self.explain.written(*spot, (record, *kind), (name, count), message, written, now);
+            let waiting = self.outbox.view(record).map_or(0, |view| view.waiting);
+            self.explain.written(*spot, (record, *kind), (name, count), message, (written, waiting), now);
         }
         let remark = match settlement.lost {
             Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),

@@ -192,7 +192,7 @@ impl Shard {
             correlator.follow(policy);
             self.tracked_keys.replace(tracked, correlator.tracked_keys());
         }
-        self.explain.set_settings(settings.explain);
+        self.explain.set_settings(settings.explain, self.ledger.total_rejected(), now);
         self.settings = settings;
     }
 
@@ -253,7 +253,8 @@ impl Shard {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };
             let is_prepaid = settings.suppression == Suppression::Drop;
             let paid = is_prepaid.then_some(accepted.outcome != Outcome::Dropped);
-            let ruling = Ruling { caller, source, budget: decision.budget, paid, rule, before: decision.known.count };
+            let (key, budget, before) = (decision.key, decision.budget, decision.known.count);
+            let ruling = Ruling { caller, source, key, budget, paid, rule, before };
             let kind = if decision.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
             let (outbox, sources) = (&self.outbox, &self.sources);
             let next_token = || match is_prepaid {

@@ -110,7 +110,7 @@ impl Shard {
             let Some(view) = self.outbox.view(record).filter(|view| view.waiting > 0) else { continue };
             let why = if view.is_in_flight { "in_flight" } else { view.why.label() };
             let number = if fact.into == Some(record) {
-                std::mem::take(&mut in_summary)
+                std::mem::replace(&mut in_summary, fact.folded_shown) - fact.folded_shown
             } else {
                 let own = view.waiting.min(rest);
                 rest -= own;

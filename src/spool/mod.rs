@@ -245,7 +245,8 @@ impl Spool {
 
     /// Opens the file, unless it is open, and restores its entries.
     async fn opened(&self, mut disk: Locked, shards: &Shards) -> Result<Locked, Error> {
-        if !disk.keeper.is_open() {
+        // What an earlier round has opened too late is restored first.
+        if disk.opened.is_none() && !disk.keeper.is_open() {
             let open = |disk: &mut Disk| {
                 disk.opened = Some(disk.keeper.open()?);
                 Ok(())

@@ -20,6 +20,7 @@ pub mod tls;
 use std::convert::Infallible;
 use std::future::{poll_fn, ready};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,7 +48,7 @@ use tokio_util::task::TaskTracker;
 pub use layer::{Answer, layer};
 pub use listen::{Address, Listener, SocketFile, may_bind};
 pub use origin::{ACCEPT_HOSTS, Origins};
-pub use places::{FairPlace, FairPlaces, Place, Places};
+pub use places::{FairPlace, FairPlaces};
 pub use reading::{Read, Reading, Unread, read};
 
 use answers::{Answers, CHECKS};
@@ -161,13 +162,15 @@ impl Server {
             Beyond::EndsOldest => (Semaphore::MAX_PERMITS, Some(Newest::new(settings.max_connections))),
         };
         let limit = Arc::new(Semaphore::new(at_once));
+        // The semaphore is the limit.
+        let places = FairPlaces::new(NonZeroUsize::MAX, connections);
         let (open, stop) = (TaskTracker::new(), CancellationToken::new());
         let builder = builder(&settings);
         let take = |accepted: Accepted, permit: OwnedSemaphorePermit| {
             // A token has a lock; each connection has its own.
             let (closing, stop) = (end.closing.child_token(), stop.child_token());
             let client = Client { builder: builder.clone(), timeout: settings.client_timeout, closing, stop };
-            let (answer, place, tls) = (answer.clone(), Place::taken(1, connections.clone()), tls.clone());
+            let (answer, place, tls) = (answer.clone(), places.force("", 1), tls.clone());
             let entered = newest.as_ref().map(Newest::enter);
             if let Accepted::Tcp(stream, _) = &accepted {
                 // Small answers must not wait for more; without the option they still arrive.

@@ -15,182 +15,101 @@ use smol_str::SmolStr;
 /// Bytes of a piece of a held body.
 const PIECE: usize = 64 << 10;
 
-/// A limited number of places. Clones share them.
+/// A limited number of places, of which a caller gets at most half: it may keep them for hours, and others need some.
+/// Clones share them.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct FairPlaces {
     most: i64,
     /// The number of taken places, which no other value changes.
     taken: IntGauge,
+    /// The number of places of each caller.
+    // LIMIT: callers that have a place.
+    parts: Arc<Mutex<HashMap<SmolStr, i64>>>,
 }
-
-/// A taken place, or several; dropping it frees them.
-#[derive(Debug)]
-pub struct Place {
-    number: i64,
-    taken: IntGauge,
-}
-
-impl Places {
-    /// Creates `most` places; the gauge shows how many are taken, and counts them.
-    pub fn new(most: NonZeroUsize, taken: IntGauge) -> Self {
-        Self { most: i64::try_from(most.get()).unwrap_or(i64::MAX), taken }
-    }
-
-    /// Takes a place, unless all are taken.
-    #[must_use]
-    pub fn take(&self) -> Option<Place> {
-        self.take_many(1)
-    }
-
-    /// Takes several places, or all if there are not that many. `None` unless all of these are free. Of two that take
-    /// the last ones at once, both may get `None`.
-    #[must_use]
-    pub fn take_many(&self, number: u64) -> Option<Place> {
-        let number = i64::try_from(number).unwrap_or(i64::MAX).min(self.most);
-        let place = Place::taken(number, self.taken.clone());
-        (self.taken.get() <= self.most).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.taken.sub(self.number);
-    }
-}
-
-impl Place {
-    /// Takes places that another limit has granted; the gauge only counts them.
-    pub(super) fn taken(number: i64, taken: IntGauge) -> Self {
-        taken.add(number);
-        Self { number, taken }
-    }
-
-    /// Adds places of the same kind.
-    fn add(&mut self, mut more: Self) {
-        self.number += std::mem::take(&mut more.number);
-    }
-
-    /// Frees all but so many.
-    fn shrink(&mut self, number: i64) {
-        let fewer = number.min(self.number);
-        self.taken.sub(self.number - fewer);
-        self.number = fewer;
-    }
-}
-
-/// Places of which a caller gets at most half: it may keep them for hours, and others need some.
-#[derive(Debug, Clone)]
-pub struct FairPlaces {
-    all: Places,
-    parts: Parts,
-}
-
-/// The number of places of each caller.
-// LIMIT: callers that have a place.
-type Parts = Arc<Mutex<HashMap<SmolStr, i64>>>;
 
 /// A taken place, or several; dropping it frees them.
 #[derive(Debug)]
 pub struct FairPlace {
-    of_all: Place,
-    /// The same places of the caller's part; an empty name has none.
-    part: Option<Part>,
-}
-
-/// Places of a caller's part.
-#[derive(Debug)]
-struct Part {
+    places: FairPlaces,
+    /// The caller whose part they are of; an empty name has none.
     caller: SmolStr,
     number: i64,
-    parts: Parts,
+    /// The number that counts in the caller's part.
+    own: i64,
 }
 
 impl FairPlaces {
     /// Creates `most` places; the gauge shows how many are taken, and counts them.
     pub fn new(most: NonZeroUsize, taken: IntGauge) -> Self {
-        Self { all: Places::new(most, taken), parts: Parts::default() }
+        Self { most: i64::try_from(most.get()).unwrap_or(i64::MAX), taken, parts: Arc::default() }
     }
 
     /// Takes several places for a caller; an empty name stands for all whose name is not known, who may take all. A
-    /// number larger than that of all places, or of the caller's part, needs all of them.
+    /// number larger than that of all places, or of the caller's part, needs all of them. Of two that take the last ones
+    /// at once, both may get `None`.
     #[must_use]
     pub fn take(&self, caller: &str, number: u64) -> Option<FairPlace> {
-        if caller.is_empty() {
-            return Some(FairPlace { of_all: self.all.take_many(number)?, part: None });
+        let number = i64::try_from(number).unwrap_or(i64::MAX).min(self.most);
+        let own = number.min(self.part());
+        if !caller.is_empty() {
+            let mut parts = self.parts.lock();
+            let taken = parts.get(caller).copied().unwrap_or_default() + own;
+            if taken > self.part() {
+                return None;
+            }
+            parts.insert(caller.into(), taken);
         }
-        let most = self.most();
-        let own = i64::try_from(number).unwrap_or(i64::MAX).min(most);
-        let mut parts = self.parts.lock();
-        let taken = parts.get(caller).copied().unwrap_or_default();
-        if taken + own > most {
-            return None;
-        }
-        let of_all = self.all.take_many(number)?;
-        let caller = SmolStr::from(caller);
-        parts.insert(caller.clone(), taken + own);
-        let part = Part { caller, number: own, parts: Arc::clone(&self.parts) };
-        Some(FairPlace { of_all, part: Some(part) })
-    }
-
-    /// Whether a caller may take places for something long: it leaves half of its part to what is short, and all
-    /// callers together leave a quarter of all.
-    pub(super) fn has_room_for_long(&self, caller: &str) -> bool {
-        let taken = self.all.taken.get();
-        if caller.is_empty() {
-            return taken <= self.all.most / 2;
-        }
-        let is_own_free = || self.parts.lock().get(caller).is_none_or(|own| *own <= self.most() / 2);
-        taken <= self.all.most / 4 * 3 && is_own_free()
+        let place = self.counted(caller, number, own);
+        (self.taken.get() <= self.most).then_some(place)
     }
 
     /// Takes several places for a caller, also if they are not free.
     #[must_use]
     pub fn force(&self, caller: &str, number: u64) -> FairPlace {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
-        let of_all = Place::taken(number, self.all.taken.clone());
-        let part = (!caller.is_empty()).then(|| {
-            let caller = SmolStr::from(caller);
-            *self.parts.lock().entry(caller.clone()).or_default() += number;
-            Part { caller, number, parts: Arc::clone(&self.parts) }
-        });
-        FairPlace { of_all, part }
+        if !caller.is_empty() {
+            *self.parts.lock().entry(caller.into()).or_default() += number;
+        }
+        self.counted(caller, number, number)
+    }
+
+    fn counted(&self, caller: &str, number: i64, own: i64) -> FairPlace {
+        self.taken.add(number);
+        FairPlace { places: self.clone(), caller: caller.into(), number, own }
+    }
+
+    /// Whether a caller may take places for something long: it leaves half of its part to what is short, and all
+    /// callers together leave a quarter of all.
+    pub(super) fn has_room_for_long(&self, caller: &str) -> bool {
+        let taken = self.taken.get();
+        if caller.is_empty() {
+            return taken <= self.most / 2;
+        }
+        let is_own_free = || self.parts.lock().get(caller).is_none_or(|own| *own <= self.part() / 2);
+        taken <= self.most / 4 * 3 && is_own_free()
     }
 
     /// Whether a caller has less than its part of the places, and all callers less than all. What a caller has forced
     /// beyond its part takes no room from others.
     #[must_use]
     pub fn has_room(&self, caller: &str) -> bool {
-        let taken = self.all.taken.get();
+        let taken = self.taken.get();
         // Most often no place is taken.
         if taken == 0 || caller.is_empty() {
-            return taken < self.all.most;
+            return taken < self.most;
         }
-        let (parts, most) = (self.parts.lock(), self.most());
+        let (parts, most) = (self.parts.lock(), self.part());
         let is_own_free = parts.get(caller).is_none_or(|own| *own < most);
-        is_own_free && (taken < self.all.most || parts.values().map(|own| *own.min(&most)).sum::<i64>() < self.all.most)
+        is_own_free && (taken < self.most || parts.values().map(|own| *own.min(&most)).sum::<i64>() < self.most)
     }
 
     /// The most places of a known caller.
-    fn most(&self) -> i64 {
-        (self.all.most / 2).max(1)
+    fn part(&self) -> i64 {
+        (self.most / 2).max(1)
     }
 }
 
-impl Part {
-    /// Frees all but so many.
-    fn shrink(&mut self, number: i64) {
-        let fewer = number.min(self.number);
-        let mut parts = self.parts.lock();
-        let Some(taken) = parts.get_mut(&self.caller) else { return };
-        *taken -= self.number - fewer;
-        self.number = fewer;
-        if *taken == 0 {
-            parts.remove(&self.caller);
-        }
-    }
-}
-
-impl Drop for Part {
+impl Drop for FairPlace {
     fn drop(&mut self) {
         self.shrink(0);
     }
@@ -198,20 +117,26 @@ impl Drop for Part {
 
 impl FairPlace {
     /// Adds places of the same caller.
-    pub(super) fn add(&mut self, more: Self) {
-        self.of_all.add(more.of_all);
-        if let (Some(part), Some(mut more)) = (&mut self.part, more.part) {
-            part.number += std::mem::take(&mut more.number);
-        }
+    pub(super) fn add(&mut self, mut more: Self) {
+        self.number += std::mem::take(&mut more.number);
+        self.own += std::mem::take(&mut more.own);
     }
 
     /// Frees all but so many.
     pub(super) fn shrink(&mut self, number: usize) {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
-        self.of_all.shrink(number);
-        if let Some(part) = &mut self.part {
-            part.shrink(number);
+        let (fewer, own) = (number.min(self.number), number.min(self.own));
+        self.places.taken.sub(self.number - fewer);
+        if !self.caller.is_empty() {
+            let mut parts = self.places.parts.lock();
+            if let Some(taken) = parts.get_mut(&self.caller) {
+                *taken -= self.own - own;
+                if *taken == 0 {
+                    parts.remove(&self.caller);
+                }
+            }
         }
+        (self.number, self.own) = (fewer, own);
     }
 
     /// Returns a body that keeps the place until its client has taken all of it.
@@ -275,13 +200,13 @@ mod tests {
         for caller in ["a", ""] {
             let mut place = places.take(caller, 10).unwrap();
             place.add(places.take(caller, 40).unwrap());
-            assert_eq!((places.all.taken.get(), places.has_room("a")), (50, caller.is_empty()));
+            assert_eq!((places.taken.get(), places.has_room("a")), (50, caller.is_empty()));
             place.shrink(20);
-            assert_eq!((places.all.taken.get(), places.has_room("a")), (20, true));
+            assert_eq!((places.taken.get(), places.has_room("a")), (20, true));
             place.shrink(30);
-            assert_eq!(places.all.taken.get(), 20);
+            assert_eq!(places.taken.get(), 20);
             drop(place);
-            assert_eq!((places.all.taken.get(), places.parts.lock().len()), (0, 0));
+            assert_eq!((places.taken.get(), places.parts.lock().len()), (0, 0));
         }
     }
 
@@ -293,7 +218,7 @@ mod tests {
         drop(second);
         assert!(places.has_room("a") && places.take("b", 50).is_some());
         drop(first);
-        assert_eq!(places.all.taken.get(), 0);
+        assert_eq!(places.taken.get(), 0);
     }
 
     /// Fault: however many were forced by all together, each further caller had room.

@@ -37,30 +37,6 @@ impl BudgetId {
     }
 }
 
-/// The rates of the offered records.
-#[derive(Debug, Default)]
-pub(super) enum Rates {
-    /// No record was offered yet.
-    #[default]
-    None,
-    /// One rate: every budget has it.
-    One(Rate),
-    /// Several rates, after a reload or because of rules.
-    Many,
-}
-
-impl Rates {
-    /// Adds a rate. Returns whether a budget may have another one.
-    pub(super) fn differ(&mut self, rate: Rate) -> bool {
-        match self {
-            Self::None => *self = Self::One(rate),
-            Self::One(known) if *known == rate => {}
-            Self::One(_) | Self::Many => *self = Self::Many,
-        }
-        matches!(self, Self::Many)
-    }
-}
-
 /// Warning before Normal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {

@@ -161,7 +161,6 @@ impl Outbox {
             None => BudgetId::prepaid(entry.source),
         };
         let rate = entry.budget.map(|_| rate);
-        rate.map(|rate| self.rates.differ(rate));
         self.budget(budget_id, || Budget::new(entry.source, rate)).members += 1;
         let own_tag = self.own_tag(id);
         let version = entry.event.metadata.resource_version.clone();

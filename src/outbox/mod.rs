@@ -62,7 +62,7 @@ pub use storm::{STORM_MARK, StormNews};
 pub use tag::{Claim, MESSAGES, has_any_tag, tags};
 pub use tickets::{Fate, OnTaken, Ticket};
 
-use budget::{Budget, BudgetId, Class, Order, Place, Rates};
+use budget::{Budget, BudgetId, Class, Order, Place};
 use folded::FoldedTable;
 use groups::Groups;
 use journal::Journal;
@@ -91,8 +91,6 @@ pub struct Outbox {
     /// The budget of each digest and storm record that this process continues.
     // LIMIT: one per budget.
     digests: HashMap<RecordId, BudgetId, foldhash::fast::FixedState>,
-    /// Rates of the offers, so that a repeat usually needs no lookup of its budget.
-    rates: Rates,
     ready: Ready,
     groups: Groups,
     /// Records that fold into storm records of another shard; `None` in the shard that has the storm records.
@@ -135,7 +133,6 @@ impl Outbox {
             records: HashMap::default(),
             budgets: LruMap::default(),
             digests: HashMap::default(),
-            rates: Rates::default(),
             ready: Ready::default(),
             groups: Groups::new(seed),
             leaving: None,

@@ -74,8 +74,7 @@ impl Outbox {
             let mut is_recharged = false;
             if let Some(rate) = offer.rate
                 && (record.budget == BudgetId::prepaid(offer.source)
-                    || self.rates.differ(rate)
-                        && self.budgets.peek(&record.budget.0).is_some_and(|budget| budget.fills_otherwise(rate)))
+                    || self.budgets.peek(&record.budget.0).is_some_and(|budget| budget.fills_otherwise(rate)))
             {
                 is_recharged = true;
                 let is_prepaid = record.budget == BudgetId::prepaid(offer.source);
@@ -129,10 +128,7 @@ impl Outbox {
     fn insert(&mut self, offer: Offer, event: Event, now: Mono) {
         let budget_id = match offer.rate {
             None => BudgetId::prepaid(offer.source),
-            Some(rate) => {
-                self.rates.differ(rate);
-                BudgetId::of_spam_key(offer.source, offer.budget)
-            }
+            Some(_) => BudgetId::of_spam_key(offer.source, offer.budget),
         };
         let budget = self.budget(budget_id, || Budget::new(offer.source, offer.rate));
         if let Some(rate) = offer.rate {
@@ -163,7 +159,6 @@ impl Outbox {
         let Some(record) = self.records.get(&id) else { return };
         let (before, source) = (record.budget, record.source);
         let is_staged = matches!(record.phase, Phase::Staged(_));
-        self.rates.differ(rate);
         if before != to {
             self.budget(to, || Budget::new(source, Some(rate))).members += 1;
             if let Some(record) = self.records.get_mut(&id).filter(|_| is_staged) {

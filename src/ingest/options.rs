@@ -182,7 +182,7 @@ fn check_write(kind: &str, parameters: &Parameters<'_>, mut faults: Faults) -> R
     Ok(Options { validation, dry_run: !dry_run.is_empty() })
 }
 
-/// Checks `dryRun`: empty or `All`, any number of times.
+/// Checks `dryRun`: only `All`, any number of times.
 pub(super) fn check_dry_run(values: &[&str], faults: &mut Faults) {
     if let Some(other) = values.iter().find(|value| **value != "All") {
         faults.unsupported("dryRun", other, &["All"]);

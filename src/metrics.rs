@@ -117,6 +117,11 @@ impl Metrics {
     pub fn config_refused(&self) {
         self.last_reload_successful.set(0);
     }
+
+    /// Whether the newest configuration was refused.
+    pub fn is_config_refused(&self) -> bool {
+        self.last_reload_successful.get() == 0
+    }
 }
 
 /// Renders all metrics of the registry in Prometheus' text format.

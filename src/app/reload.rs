@@ -28,7 +28,9 @@ impl App {
                 let loaded = self.load();
                 may_be_behind = is_unread(&loaded);
                 let differs = |new: &Config| !self.config.lock().reload_diff(new).is_empty();
-                if loaded.as_ref().is_ok_and(differs) && self.apply(loaded) {
+                // After a refusal also if it equals the active one, for the metric and the log.
+                let is_due = |new: &Config| self.metrics.is_config_refused() || differs(new);
+                if loaded.as_ref().is_ok_and(is_due) && self.apply(loaded) {
                     return;
                 }
             }

@@ -315,3 +315,21 @@ async fn a_configuration_whose_files_cannot_be_read_is_tried_again() {
     assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 1"));
     program.stop().await;
 }
+
+/// Fault: the metric stayed at 0 if the file that could be read again had its old content.
+#[tokio::test(start_paused = true)]
+async fn a_configuration_whose_files_come_back_as_they_were_is_applied() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, limits) = (folder.path().join("eventweir.yaml"), folder.path().join("limits.yaml"));
+    let text = "limits: [{type: Server, qps: 1, burst: 1}]\n";
+    std::fs::write(&limits, text).unwrap();
+    let program = program(&path, &format!("limitsFile: {}\nshutdown: {{grace: 0s}}\n", limits.display())).await;
+    assert!(program.app.reload());
+    std::fs::remove_file(&limits).unwrap();
+    assert!(!program.app.reload());
+    std::fs::write(&limits, text).unwrap();
+    let followed = tokio::time::timeout(Duration::from_secs(20), program.app.follow_config());
+    assert!(followed.await.is_ok(), "it is not applied");
+    assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 1"));
+    program.stop().await;
+}

@@ -1,13 +1,14 @@
 //! Caller of a request: user, groups, and the credentials they are read from.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use serde::Deserialize;
+use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
 use super::cache::Key;
@@ -93,15 +94,15 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Returns the seconds at which a JWT expires by its own words; `None` for another token. Only for one that the apiserver
-/// has accepted: nothing is verified.
+/// Returns the seconds at which a JWT expires by its own words, 0 if they cannot be read; `None` for another token. Only
+/// for one that the apiserver has accepted: nothing is verified.
 pub(super) fn expiry(token: &str) -> Option<i64> {
-    #[derive(Deserialize)]
-    struct Claims {
-        exp: i64,
-    }
     let payload = JWT.decode(token.split('.').nth(1)?).ok()?;
-    serde_json::from_slice(&payload).ok().map(|Claims { exp }| exp)
+    let claims: Map<String, Value> = serde_json::from_slice(&payload).ok()?;
+    let expiry = claims.get("exp").filter(|expiry| !expiry.is_null())?;
+    // A number of JSON, which some issuers write as 1700000000.0 or 1.7e9.
+    let seconds = expiry.as_f64().unwrap_or_default().max(0.0);
+    Some(Duration::try_from_secs_f64(seconds).map_or(i64::MAX, |time| time.as_secs().try_into().unwrap_or(i64::MAX)))
 }
 
 /// Whether a token has whitespace or control characters inside. The apiserver ignores them in a JWT, so that one token
@@ -190,8 +191,26 @@ mod tests {
     #[test]
     fn a_jwt_names_its_expiry() {
         let token = |claims: &str| format!("e30.{}.c2ln", JWT.encode(claims).trim_end_matches('='));
-        assert_eq!(expiry(&token(r#"{"iss":"x","exp":1700000000}"#)), Some(1_700_000_000));
-        for other in [token(r#"{"iss":"x"}"#), token("no"), "abcdef.0123456789abcdef".to_owned(), "x".to_owned()] {
+        // Fault: a number with a point or an exponent was none, so that such a token never expired in an outage.
+        for (expires, expected) in [
+            ("1700000000", 1_700_000_000),
+            ("1700000000.9", 1_700_000_000),
+            ("1.7e9", 1_700_000_000),
+            ("-5", 0),
+            ("1e300", i64::MAX),
+            (r#""1700000000""#, 0),
+            ("[1]", 0),
+        ] {
+            assert_eq!(expiry(&token(&format!(r#"{{"iss":"x","exp":{expires}}}"#))), Some(expected), "{expires}");
+        }
+        for other in [
+            token(r#"{"iss":"x"}"#),
+            token(r#"{"exp":null}"#),
+            token("[1]"),
+            token("no"),
+            "abcdef.0123456789abcdef".to_owned(),
+            "x".to_owned(),
+        ] {
             assert_eq!(expiry(&other), None, "{other}");
         }
     }

@@ -16,7 +16,7 @@ use super::asked::Asked;
 use super::form::Media;
 use super::hold::is_in_doubt;
 use super::options::{Faults, Parameters};
-use super::rejection::as_asked;
+use super::rejection::{as_asked, under};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::json::EventList;
 use crate::event::protobuf::{self, DeleteOptions as Given};
@@ -74,8 +74,10 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         held => held,
     };
     let Some(held) = held else {
-        let stored_name = told.and_then(|told| face.0.shards.find(&told)).map(|found| found.name);
-        let deleted = upstream.delete(namespace, stored_name.as_deref().unwrap_or(name), options).await?;
+        let stored_name =
+            told.and_then(|told| face.0.shards.find(&told)).map_or_else(|| name.into(), |found| found.name);
+        let deleted = upstream.delete(namespace, &stored_name, options).await;
+        let deleted = deleted.map_err(|status| under(name, &stored_name, status))?;
         if !options.dry_run {
             face.0.aliases.remove(namespace, name);
         }
@@ -98,7 +100,7 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
             if is_in_doubt(&status) {
                 held.doubt();
             }
-            return Err(status);
+            return Err(under(name, &record, status));
         }
     };
     held.forget();

@@ -45,3 +45,14 @@ impl IntoResponse for Status {
 pub(super) fn as_asked(group: ApiGroup, name: &str, status: Status) -> Status {
     if status.code == 404 { not_found(group, name) } else { status }
 }
+
+/// Replaces the record's name in a refusal of the upstream by the name that the client knows.
+pub(super) fn under(name: &str, stored_name: &str, mut status: Status) -> Status {
+    if name != stored_name {
+        status.message = status.message.replace(&format!("\"{stored_name}\""), &format!("\"{name}\""));
+        if let Some(details) = status.details.as_mut().filter(|details| details.name == stored_name) {
+            name.clone_into(&mut details.name);
+        }
+    }
+    status
+}

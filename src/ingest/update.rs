@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 
 use super::asked::Asked;
 use super::form::Form;
+use super::rejection::under;
 use super::{Face, ack, aliases, decode, options, respond};
 use crate::access::Extent;
 use crate::event::json::Decoded;
@@ -85,7 +86,8 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
         let (face, group, namespace, name) = (face.clone(), *group, namespace.clone(), name.clone());
         async move {
             let Some(held) = face.hold(group, &namespace, &name).await? else { return write(name.into()).await };
-            let updated = write(held.name()).await;
+            let stored_name = held.name();
+            let updated = write(stored_name.clone()).await.map_err(|status| under(&name, &stored_name, status));
             match &updated {
                 Ok(Updated { event, created }) if !dry_run => {
                     held.follow(event, if *created && line == Line::Stated { Line::Created } else { line });

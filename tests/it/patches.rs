@@ -79,6 +79,31 @@ async fn a_label_is_set_on_a_shared_record_under_either_clients_name() {
     assert_eq!(program.stop().await.ledger.total_written(), 8);
 }
 
+/// Fault: the refusals of a PUT and of a DELETE named the record.
+#[tokio::test]
+async fn a_refusal_names_the_event_as_its_client_does() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let [mine, mut yours] = [plain(), plain()];
+    client.post(&mine).await;
+    program.settle().await;
+    client.post(&yours).await;
+    program.settle().await;
+    let name = yours.metadata.name.to_string();
+    assert_ne!(mine.metadata.name, name);
+    yours.metadata.resource_version = "1".into();
+    let path = format!("{EVENTS}/{name}");
+    let put = client.send("PUT", &path, &[("Content-Type", "application/json")], &json_of(&yours)).await;
+    let dry = client.send("DELETE", &format!("{path}?uid=other&dryRun=All"), &[], b"").await;
+    let delete = client.send("DELETE", &format!("{path}?uid=other"), &[], b"").await;
+    for refusal in [put, dry, delete] {
+        let status = refusal.json();
+        assert_eq!((refusal.status, &status["details"]["name"]), (409, &json!(name)), "{status}");
+        assert!(status["message"].as_str().unwrap().contains(&format!("\"{name}\"")), "{status}");
+    }
+    assert_eq!(program.stop().await.ledger.total_written(), 2);
+}
+
 #[tokio::test]
 async fn an_apply_changes_the_record_that_its_name_leads_to() {
     let fake = FakeApiserver::new(Clock::manual(START));

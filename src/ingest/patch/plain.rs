@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event, validate};
-use crate::ingest::rejection::as_asked;
+use crate::ingest::rejection::{as_asked, under};
 use crate::ingest::{Face, ack, aliases};
 use crate::outbox::Line;
 use crate::status::Status;
@@ -42,11 +42,8 @@ async fn on_record(
     let held = if options.dry_run { None } else { face.hold(options.writer.group, namespace, name).await? };
     let Some(held) = held else {
         let stored_name = found.map_or_else(|| name.into(), |found| found.name);
-        return under(
-            name,
-            &stored_name,
-            upstream.patch(namespace, &stored_name, &renamed(patch, name, &stored_name), options).await,
-        );
+        let patched = upstream.patch(namespace, &stored_name, &renamed(patch, name, &stored_name), options).await;
+        return patched.map_err(|status| under(name, &stored_name, status));
     };
     let stored_name = held.name();
     let patch = renamed(patch, name, &stored_name);
@@ -64,7 +61,7 @@ async fn on_record(
     let patched = match patched {
         Err(status) => {
             face.doubt(held, (namespace, name), stated_total(&patch).or(owed_total), &status).await;
-            return under(name, &stored_name, Err(status));
+            return Err(under(name, &stored_name, status));
         }
         Ok(patched) => patched,
     };
@@ -121,19 +118,6 @@ fn renamed(patch: &ClientPatch, name: &str, stored_name: &str) -> ClientPatch {
         renamed.body = document.to_string().into();
     }
     renamed
-}
-
-/// Replaces the record's name in the upstream's refusal by the client's name.
-fn under(name: &str, stored_name: &str, answer: Result<Patched, Status>) -> Result<Patched, Status> {
-    answer.map_err(|mut status| {
-        if name != stored_name {
-            status.message = status.message.replace(&format!("\"{stored_name}\""), &format!("\"{name}\""));
-            if let Some(details) = status.details.as_mut().filter(|details| details.name == stored_name) {
-                name.clone_into(&mut details.name);
-            }
-        }
-        status
-    })
 }
 
 /// Returns the total that the patch sets.

@@ -78,6 +78,9 @@ impl Denial {
         let is_status = has("kind", "Status") && has("status", "Failure") && status.code == code.as_u16();
         status.code = code.as_u16();
         status.message = shorten(status.message);
+        // With it, a client that lists in pages continues after a 410.
+        let token = document.pointer("/metadata/continue").and_then(Value::as_str).unwrap_or_default();
+        token.clone_into(&mut status.continue_token);
         let header = headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         Self::new(status, is_status, header)
     }
@@ -363,6 +366,15 @@ mod tests {
         check(b"upstream timed out\n", "upstream timed out");
         check(b"", "504 Gateway Timeout");
         check("é".repeat(600).as_bytes(), &"é".repeat(512));
+    }
+
+    /// Fault: a client that listed in pages had to begin again after a compaction.
+    #[test]
+    fn an_expired_list_can_be_continued() {
+        let body = br#"{"kind":"Status","metadata":{"continue":"t"},"status":"Failure","reason":"Expired","code":410}"#;
+        let denial = Denial::read(StatusCode::GONE, &http::HeaderMap::new(), body);
+        let status = status_of(Verb::List, Failure::Denied(denial.into()));
+        assert_eq!((status.code, status.continue_token.as_str()), (410, "t"));
     }
 
     #[test]

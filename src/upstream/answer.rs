@@ -166,7 +166,11 @@ pub(super) fn status_of(verb: Verb, failure: Failure) -> Status {
         _ => (None, false),
     };
     let status = match failure {
-        Failure::Denied(denial) if denial.is_status || matches!(denial.status.code, 401 | 408 | 429 | 500..=599) => {
+        // Not passed on: a client would take it for a refusal of its own.
+        Failure::Denied(denial) if denial.status.code == 401 => {
+            Status::new(503, "ServiceUnavailable", "the API server refuses eventweir's own credentials")
+        }
+        Failure::Denied(denial) if denial.is_status || matches!(denial.status.code, 408 | 429 | 500..=599) => {
             denial.status
         }
         // Not passed on: a client would take it for the API server's answer, and delete or post again.
@@ -384,6 +388,7 @@ mod tests {
             assert_eq!((status.code, status.reason.as_str()), (code, reason));
         };
         check(Failure::Denied(Status::not_found("", "events", "x").into()), 404, "NotFound");
+        check(denied(401, "Unauthorized", "Unauthorized"), 503, "ServiceUnavailable");
         check(Failure::Unsendable("x".into()), 400, "BadRequest");
         check(Failure::Deadline, 504, "Timeout");
         check(Failure::NotSent("x".into()), 503, "ServiceUnavailable");
@@ -409,6 +414,7 @@ mod tests {
             check(verb, denied(429, Some("0")), 1);
             check(verb, denied(429, None), 1);
             check(verb, denied(503, Some("7")), 7);
+            check(verb, denied(401, None), 1);
             check(verb, Failure::NotSent("x".into()), 1);
             check(verb, Failure::NoCredentials("x".into()), 1);
             check(verb, denied(500, None), 0);

@@ -211,6 +211,24 @@ async fn a_change_of_a_record_that_cannot_be_read_is_refused_with_the_upstreams_
 }
 
 /// Fault: a PATCH of the name was still answered with 200.
+/// Fault: its client took the API server's 401 to eventweir's token for a refusal of its own.
+#[tokio::test]
+async fn a_refusal_of_eventweirs_own_credentials_is_no_refusal_of_the_client() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    fake.plan(|_| Fault::Before(401));
+    for (method, path) in
+        [("GET", format!("{EVENTS}/a")), ("GET", EVENTS.to_owned()), ("DELETE", format!("{EVENTS}/a"))]
+    {
+        let reply = client.send(method, &path, &[], b"").await;
+        assert_eq!((reply.status, reply.header("retry-after")), (503, Some("1")), "{method} {path}");
+        let status = reply.json();
+        assert!(status["message"].as_str().unwrap().contains("eventweir's own credentials"), "{status}");
+    }
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn a_name_without_an_event_is_forgotten_by_its_delete() {
     let program = start("").await;

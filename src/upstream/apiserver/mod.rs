@@ -188,7 +188,11 @@ impl Apiserver {
     /// The API server's refusal, or 503 and 504 when there is no answer.
     pub async fn review(&self, path: &str, question: &Value) -> Result<Value, Status> {
         let sent = self.send_in_time(request::review(path, question), BODY_BYTES_MAX).await;
-        let (_, body, _) = sent.map_err(|failure| status_of(Verb::Get, failure))?;
+        let (_, body, _) = sent.map_err(|failure| match failure {
+            // No answer to the question, but the API server is not away.
+            Failure::Denied(denial) if denial.status.code == 401 => denial.status,
+            failure => status_of(Verb::Get, failure),
+        })?;
         serde_json::from_slice(&body).map_err(|_fault| Status::new(502, "BadGateway", "the answer cannot be read"))
     }
 

@@ -386,20 +386,34 @@ impl Access {
     }
 
     /// Asks whether the caller may do what it asks. First requests a permission for all names. It covers each name, so
-    /// that not every patched event needs a review.
+    /// that not every patched event needs a review. In an outage, an accepting answer about the name is sufficient.
     async fn review(
         &self,
         settings: &Settings,
         caller: &Caller,
         attributes: &Attributes,
     ) -> Result<Decision, Unanswered> {
-        if let Some(any) = attributes.of_any_name() {
-            let decision = self.decision(settings, caller, &any).await?;
-            if decision.allowed {
-                return Ok(decision);
-            }
-        }
-        self.decision(settings, caller, attributes).await
+        let Some(any) = attributes.of_any_name() else { return self.decision(settings, caller, attributes).await };
+        let (answers, (key, _)) = (&self.0.decisions, self.decision_key(caller, attributes));
+        let (now, grace) = (|| self.0.clock.now().mono, settings.grace(attributes.purpose()));
+        let kept = match answers.remembered(key, now(), grace) {
+            Some(kept) => Ok(kept),
+            None => match self.decision(settings, caller, &any).await {
+                Ok(Decision { allowed: false, .. }) => return self.decision(settings, caller, attributes).await,
+                Err(Unanswered::Away) => answers.expired(key, now(), grace).ok_or(Unanswered::Away),
+                answered => return answered,
+            },
+        };
+        kept.inspect(|_kept| self.0.metrics.count_expired(Review::Access))
+    }
+
+    /// Returns the key of a question about a caller's permission, and the key of the caller.
+    fn decision_key(&self, caller: &Caller, attributes: &Attributes) -> (u128, u128) {
+        let mut key = Key::new(self.0.secret);
+        caller.add_to(&mut key);
+        let caller_key = key.finish();
+        attributes.add_to(&mut key);
+        (key.finish(), caller_key)
     }
 
     async fn decision(
@@ -408,10 +422,7 @@ impl Access {
         caller: &Caller,
         attributes: &Attributes,
     ) -> Result<Decision, Unanswered> {
-        let mut key = Key::new(self.0.secret);
-        caller.add_to(&mut key);
-        let caller_key = key.finish();
-        attributes.add_to(&mut key);
+        let (key, caller_key) = self.decision_key(caller, attributes);
         let AccessReview { allow_ttl, deny_ttl, .. } = settings.reviews;
         let grace = || settings.grace(attributes.purpose());
         let question = || reviews::access_question(caller, attributes);
@@ -420,7 +431,7 @@ impl Access {
             let ttl = if decision.allowed { allow_ttl } else { deny_ttl };
             Ok((decision, ttl))
         };
-        self.cached(Review::Access, &self.0.decisions, (key.finish(), caller_key, grace), question, read).await
+        self.cached(Review::Access, &self.0.decisions, (key, caller_key, grace), question, read).await
     }
 
     /// Returns the cached answer to a question, or asks the apiserver. While that is away, an accepting answer is used

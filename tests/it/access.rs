@@ -616,6 +616,30 @@ async fn a_growth_that_creates_needs_the_right_to_create() {
     assert!(guarded.shards.balance().is_exact());
 }
 
+/// Fault: in an outage, only a permission for all names was looked up.
+#[tokio::test]
+async fn a_permission_for_one_name_is_used_in_an_outage() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice", "bob"]);
+    guarded.allow("alice", "create", "shop");
+    guarded.allow("bob", "patch", "shop/known");
+    let mut known = one();
+    known.metadata.name = "known".into();
+    assert_eq!(guarded.post("alice", &known).await.code(), 201);
+    assert_eq!(guarded.send(growth("bob", r#"{"count":2}"#)).await.code(), 200);
+    guarded.reviewer.lock().is_down = true;
+    guarded.asked(Review::Access);
+    // The permission is cached, then expired; then another request has just asked.
+    for (passed, asked) in [(31, 1), (301, 1), (0, 0)] {
+        guarded.clock.advance(seconds(passed));
+        assert_eq!(guarded.send(growth("bob", r#"{"count":2}"#)).await.code(), 200, "{passed}");
+        let questions = guarded.asked(Review::Access);
+        let patches = questions.iter().filter(|asked| asked["spec"]["resourceAttributes"]["verb"] == "patch");
+        assert_eq!(patches.count(), asked, "{passed}");
+    }
+    guarded.clock.advance(seconds(3_600));
+    assert_eq!(guarded.send(growth("bob", r#"{"count":2}"#)).await.code() / 100, 5);
+}
+
 #[tokio::test]
 async fn a_policy_decides_without_the_apiserver() {
     let rule = |users: &str, verbs: &[&'static str], namespace: &str| Rule {

@@ -18,6 +18,8 @@ use super::lists::CallerName;
 use super::rejection::{Rejection, as_asked};
 use super::{Face, Unable, admit, lists, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Purpose, Target, Turn, Write};
+use crate::event::selector::FieldSelector;
+use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, Event, ObjectMeta, RareMeta};
 use crate::ledger::RejectReason;
 use crate::server::{Answer, Peer};
@@ -198,9 +200,21 @@ pub(super) fn attributes(method: &Method, uri: &Uri) -> Attributes {
         Method::DELETE => "delete",
         _ => return of_path(method, path),
     };
-    let (namespace, name) = (decoded(namespace), decoded(name));
-    let target = Target::Resource { group, resource, namespace: namespace.into(), name: name.into() };
+    let name = if is_under_watch || !matches!(verb, "list" | "watch") {
+        decoded(name).into()
+    } else {
+        selected_name(group, uri.query()).unwrap_or_default()
+    };
+    let target = Target::Resource { group, resource, namespace: decoded(namespace).into(), name };
     Attributes { verb: SmolStr::new_static(verb), target }
+}
+
+/// Returns the name that the field selector of a list or a watch requires. As in the apiserver, the right to the events
+/// of this name is sufficient then.
+fn selected_name(group: &str, query: Option<&str>) -> Option<SmolStr> {
+    let group = if group.is_empty() { ApiGroup::Core } else { ApiGroup::Events };
+    let selector = FieldSelector::parse(&options::first(query, "fieldSelector")?, group).ok()?;
+    selector.name().filter(|name| is_valid_name(ApiGroup::Core, name)).map(SmolStr::new)
 }
 
 fn of_path(method: &Method, path: &str) -> Attributes {
@@ -401,6 +415,25 @@ mod tests {
             ("DELETE", "/api/v1/namespaces/shop/events", "deletecollection  events shop "),
             ("GET", "/api/v1/events", "list  events  "),
             ("GET", "/apis/events.k8s.io/v1/events/?watch", "watch events.k8s.io events  "),
+            (
+                "GET",
+                "/api/v1/namespaces/shop/events?fieldSelector=type%3DNormal,metadata.name==p",
+                "list  events shop p",
+            ),
+            (
+                "GET",
+                "/apis/events.k8s.io/v1/events?watch&fieldSelector=metadata.name=p",
+                "watch events.k8s.io events  p",
+            ),
+            ("GET", "/api/v1/namespaces/shop/events?fieldSelector=metadata.name!%3Dp", "list  events shop "),
+            ("GET", "/api/v1/namespaces/shop/events?fieldSelector=metadata.name%3Da%252Fb", "list  events shop "),
+            ("GET", "/api/v1/namespaces/shop/events/p?fieldSelector=metadata.name=q", "get  events shop p"),
+            (
+                "DELETE",
+                "/api/v1/namespaces/shop/events?fieldSelector=metadata.name=p",
+                "deletecollection  events shop ",
+            ),
+            ("GET", "/api/v1/watch/namespaces/shop/events?fieldSelector=metadata.name=p", "watch  events shop "),
             ("GET", "/api/v1/watch/events", "watch  events  "),
             ("GET", "/api/v1/watch/namespaces/shop/events", "watch  events shop "),
             ("GET", "/apis/events.k8s.io/v1/watch/namespaces/shop/events/p", "watch events.k8s.io events shop p"),

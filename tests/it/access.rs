@@ -557,6 +557,23 @@ async fn a_permission_without_names_covers_every_name() {
     assert!(denied.message().starts_with(r#"events "q" is forbidden: User "bob" cannot get"#), "{denied:?}");
 }
 
+/// Fault: a caller whose role names its events could not wait for one of them.
+#[tokio::test]
+async fn a_selector_of_one_name_needs_the_right_to_that_name() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    guarded.allow("alice", "list", "shop/p");
+    for (selector, expected) in [
+        ("metadata.name%3Dp", 200),
+        ("metadata.name%3Dp,type%3DNormal", 200),
+        ("metadata.name%3Dq", 403),
+        ("metadata.name!%3Dp", 403),
+        ("", 403),
+    ] {
+        let answer = guarded.get("alice", &format!("{EVENTS}?fieldSelector={selector}")).await;
+        assert_eq!(answer.code(), expected, "{selector}");
+    }
+}
+
 #[tokio::test]
 async fn a_patch_or_a_put_that_creates_needs_the_right_to_create() {
     let guarded = Guarded::with_tokens(reviews(), &["alice"]);

@@ -247,6 +247,16 @@ fn rejection(status: Status) -> Rejection {
     Rejection::new(reason_of(&status), status)
 }
 
+/// Whether a refusal says that the right of a caller is not known.
+const fn is_unanswered(refused: &Status) -> bool {
+    refused.code == 429 || refused.code >= 500
+}
+
+/// Returns the refusal of a change if it cannot be known whether its event exists: the client may try again.
+fn unknown(refused: Status, status: Status) -> Status {
+    if is_unanswered(&refused) { refused } else { status }
+}
+
 impl Face {
     /// Waits for a place among the running requests.
     pub(super) async fn turn(&self, caller: &Caller) -> Result<Turn, Status> {
@@ -275,12 +285,22 @@ impl Face {
     }
 
     /// Checks the same for an event that does not exist yet, like the apiserver before a PUT or an apply creates.
+    ///
+    /// # Errors
+    /// The refusal of the create; the upstream's answer if it cannot be known whether the event exists.
     pub(super) async fn may_put(&self, caller: Option<&Caller>, event: (ApiGroup, &str, &str)) -> Result<(), Status> {
         let (group, namespace, name) = event;
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
-        match self.0.upstream.get(namespace, name).await {
+        let told = self.0.aliases.get(namespace, name);
+        let found = told.and_then(|told| self.0.shards.find(&told)).filter(|found| !found.is_gone);
+        if found.as_ref().is_some_and(|found| found.unsettled.is_some()) {
+            return Ok(());
+        }
+        let record = found.as_ref().map_or(name, |found| &found.name);
+        match self.0.upstream.get(namespace, record).await {
             Ok(_) => Ok(()),
-            Err(_) => Err(refused),
+            Err(status) if matches!(status.code, 403 | 404) => Err(refused),
+            Err(status) => Err(unknown(refused, status)),
         }
     }
 
@@ -288,7 +308,8 @@ impl Face {
     /// stored, or a create of it waits.
     ///
     /// # Errors
-    /// 404 if there is no event of this name, like the apiserver's to a patch; otherwise the refusal of the create.
+    /// 404 if there is no event of this name, like the apiserver's to a patch; otherwise the refusal of the create, or
+    /// the upstream's answer if it cannot be known whether the event exists.
     pub(super) async fn may_grow(
         &self,
         caller: Option<&Caller>,
@@ -300,7 +321,9 @@ impl Face {
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
         let found = self.0.shards.find(grown);
         let is_owed = found.as_ref().is_some_and(|found| found.unsettled.is_some());
-        if is_owed || self.0.shards.folded_like(grown).is_some() {
+        // While the right is not known, the upstream is most often away, and is not waited for either.
+        let is_stored = is_unanswered(&refused) && found.as_ref().is_some_and(|found| found.stored);
+        if is_owed || is_stored || self.0.shards.folded_like(grown).is_some() {
             return Ok(());
         }
         let record = found.as_ref().map_or(name, |found| &found.name);
@@ -308,6 +331,7 @@ impl Face {
             // Without a tracked record, an event of the name is continued only if it is the same.
             Ok(stored) if found.is_some() || stored.message == grown.message => Ok(()),
             Err(status) if status.code == 404 => Err(rejection(as_asked(group, name, status))),
+            Err(status) if status.code != 403 => Err(rejection(unknown(refused, status))),
             Ok(_) | Err(_) => Err(rejection(refused)),
         }
     }

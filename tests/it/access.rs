@@ -35,7 +35,7 @@ use tower::ServiceExt as _;
 
 use crate::support::app::start_before;
 use crate::support::events::{START, event};
-use crate::support::fake::FakeApiserver;
+use crate::support::fake::{FakeApiserver, Fault};
 use crate::support::http::EVENTS;
 use crate::support::log::Log;
 
@@ -67,7 +67,22 @@ struct Guarded {
 
 impl Guarded {
     fn new(settings: Settings) -> Self {
-        let (registry, clock, secret) = (Registry::new(), Clock::manual(START), KeySecret(7, 9));
+        let embedded = |clock: &Clock, registry: &Registry| {
+            let (store, metrics) = (store::Store::new(store::Settings::default(), 1), upstream::Metrics::new(registry));
+            Upstream::Embedded(Embedded::with_store(store, clock.clone(), metrics))
+        };
+        Self::over(settings, Clock::manual(START), embedded)
+    }
+
+    /// Creates one whose events are in `fake`.
+    fn before(fake: &FakeApiserver, settings: Settings) -> Self {
+        Self::over(settings, fake.clock(), |_, registry| {
+            fake.upstream_with(&upstream::apiserver::Settings::default(), registry)
+        })
+    }
+
+    fn over(settings: Settings, clock: Clock, upstream: impl FnOnce(&Clock, &Registry) -> Upstream) -> Self {
+        let (registry, secret) = (Registry::new(), KeySecret(7, 9));
         let one = NonZeroUsize::MIN;
         let max_bytes = NonZeroUsize::new(1 << 20).unwrap();
         let explain = explain::Settings { enabled: true, max_bytes, ..explain::Settings::default() };
@@ -77,9 +92,7 @@ impl Guarded {
         let answers = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
         let ask = ask(&reviewer, &answers);
         let access = Access::new(settings, ask, clock.clone(), secret, Metrics::new(&registry));
-        let metrics = upstream::Metrics::new(&registry);
-        let store = store::Store::new(store::Settings::default(), 1);
-        let upstream = Upstream::Embedded(Embedded::with_store(store, clock.clone(), metrics));
+        let upstream = upstream(&clock, &registry);
         let settings = ingest::Settings { repair: Repair::Off, ..ingest::Settings::default() };
         let shared = Shared {
             access: access.clone(),
@@ -97,7 +110,12 @@ impl Guarded {
 
     /// Accepts tokens: `t-x` is the user `x`.
     fn with_tokens(settings: Settings, users: &[&str]) -> Self {
-        let guarded = Self::new(Settings { tokens: tokens(), ..settings });
+        Self::new(Settings { tokens: tokens(), ..settings }).knowing(users)
+    }
+
+    /// Accepts these users' tokens.
+    fn knowing(self, users: &[&str]) -> Self {
+        let guarded = self;
         let known = users.iter().map(|user| (format!("t-{user}"), (*user).to_owned()));
         guarded.reviewer.lock().tokens.extend(known);
         guarded
@@ -655,6 +673,87 @@ async fn a_permission_for_one_name_is_used_in_an_outage() {
     }
     guarded.clock.advance(seconds(3_600));
     assert_eq!(guarded.send(growth("bob", r#"{"count":2}"#)).await.code() / 100, 5);
+}
+
+/// Returns a guard before `fake`, with the users alice, who may do everything, and bob, who may not create; and a stored
+/// event of alice, on whose record the name `known` counts.
+async fn changed_without_create(fake: &FakeApiserver) -> (Guarded, Event) {
+    let guarded = Guarded::before(fake, Settings { tokens: tokens(), ..reviews() }).knowing(&["alice", "bob"]);
+    for (user, verb) in
+        [("alice", "create"), ("alice", "update"), ("alice", "patch"), ("bob", "patch"), ("bob", "update")]
+    {
+        guarded.allow(user, verb, "shop");
+    }
+    let [mut record, mut known] = [one(), one()];
+    (record.metadata.name, known.metadata.name) = ("record".into(), "known".into());
+    record.count = 1;
+    assert_eq!(guarded.post("alice", &record).await.code(), 201);
+    let path = format!("{EVENTS}/record");
+    assert_eq!(guarded.send(request("PUT", &path, "alice", &text(&record))).await.code() / 100, 2);
+    (guarded, known)
+}
+
+/// Fault: the right to create was asked for if there was no record of the client's own name.
+#[tokio::test]
+async fn a_put_of_an_alias_changes_its_record_without_the_right_to_create() {
+    let fake = FakeApiserver::manual();
+    let (guarded, mut known) = changed_without_create(&fake).await;
+    assert_eq!(guarded.post("alice", &known).await.code(), 201);
+    known.count = 5;
+    let put = |name: &str, event: &Event| request("PUT", &format!("{EVENTS}/{name}"), "alice", &text(event));
+    assert_eq!(guarded.send(put("known", &known)).await.code(), 200, "nothing of it waits");
+    let put = |name: &str, event: &Event| request("PUT", &format!("{EVENTS}/{name}"), "bob", &text(event));
+    assert_eq!(guarded.send(put("known", &known)).await.code(), 200);
+    assert_eq!(fake.all().len(), 1);
+    known.metadata.name = "new".into();
+    assert_eq!(guarded.send(put("new", &known)).await.code(), 403);
+}
+
+/// Fault: a passing failure of eventweir's own look at the event was the final refusal of a create.
+#[tokio::test]
+async fn a_change_of_an_event_that_cannot_be_read_may_be_tried_again() {
+    let fake = FakeApiserver::manual();
+    let (guarded, mut known) = changed_without_create(&fake).await;
+    assert_eq!(guarded.post("alice", &known).await.code(), 201);
+    let grow = |body| guarded.send(growth("bob", body));
+    let put = |event: &Event| request("PUT", &format!("{EVENTS}/new"), "bob", &text(event));
+    known.metadata.name = "new".into();
+    for (fault, expected) in [
+        (Fault::TooMany(None), (429, Some("1"))),
+        (Fault::Unavailable(7), (503, Some("7"))),
+        (Fault::Before(504), (504, None)),
+    ] {
+        fake.plan(move |_| fault);
+        for answer in [guarded.send(put(&known)).await, grow(r#"{"count":9,"message":"other"}"#).await] {
+            assert_eq!((answer.code(), answer.retry.as_deref()), expected, "{answer:?}");
+        }
+    }
+    // It may not read.
+    fake.plan(|_| Fault::Before(403));
+    for answer in [guarded.send(put(&known)).await, grow(r#"{"count":9,"message":"other"}"#).await] {
+        assert!(answer.message().contains("cannot create"), "{answer:?}");
+    }
+}
+
+/// Fault: in an outage, a growth by such a caller waited for a look at the event too, and was then refused.
+#[tokio::test]
+async fn in_an_outage_a_stored_record_counts_on_without_a_look() {
+    let fake = FakeApiserver::manual();
+    let (guarded, known) = changed_without_create(&fake).await;
+    assert_eq!(guarded.post("alice", &known).await.code(), 201);
+    let mut known = known;
+    known.count = 2;
+    let put = request("PUT", &format!("{EVENTS}/known"), "alice", &text(&known));
+    assert_eq!(guarded.send(put).await.code(), 200);
+    assert_eq!(guarded.send(growth("bob", r#"{"count":2}"#)).await.code(), 200);
+    guarded.clock.advance(seconds(31));
+    guarded.reviewer.lock().is_down = true;
+    fake.set_up(false);
+    fake.take_methods();
+    assert_eq!(guarded.send(growth("bob", r#"{"count":3}"#)).await.code(), 200);
+    let unknown = guarded.send(growth("bob", r#"{"count":4,"message":"other"}"#)).await;
+    assert_eq!((unknown.code(), unknown.retry.as_deref()), (500, Some("1")), "{unknown:?}");
+    assert_eq!(fake.take_methods(), ["GET"]);
 }
 
 #[tokio::test]

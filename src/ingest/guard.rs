@@ -323,7 +323,7 @@ impl Face {
         let is_owed = found.as_ref().is_some_and(|found| found.unsettled.is_some());
         // While the right is not known, the upstream is most often away, and is not waited for either.
         let is_stored = is_unanswered(&refused) && found.as_ref().is_some_and(|found| found.stored);
-        if is_owed || is_stored || self.0.shards.folded_like(grown).is_some() {
+        if is_owed || is_stored || self.0.shards.would_fold(grown) {
             return Ok(());
         }
         let record = found.as_ref().map_or(name, |found| &found.name);

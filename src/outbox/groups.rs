@@ -149,6 +149,11 @@ impl Groups {
         self.secret.object(self.secret.group(event), event)
     }
 
+    /// Whether records of an event's group fold.
+    fn has_storm(&self, event: &Event) -> bool {
+        self.waiting.get(&self.secret.group(event)).is_some_and(|group| group.folded.is_some())
+    }
+
     /// Returns the number of groups with waiting records or a storm record.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
@@ -290,6 +295,12 @@ impl Outbox {
         }
         self.stage(id, membership, now);
         None
+    }
+
+    /// Whether a new record of this event would fold, because its object's event has folded and the storm lasts; see
+    /// [`pass`](Self::pass).
+    pub fn would_fold(&self, event: &Event) -> bool {
+        !self.draining && self.groups.has_storm(event) && self.folded.has(self.groups.object(event))
     }
 
     /// Puts a record into its group's queue.

@@ -82,4 +82,9 @@ impl Shards {
         let now = self.0.clock.now().mono;
         self.look(self.shard_of(event), |shard| shard.outbox.folded_like(event, now).cloned())
     }
+
+    /// Whether a new record of this event would fold into a storm record.
+    pub fn would_fold(&self, event: &Event) -> bool {
+        self.look(self.shard_of(event), |shard| shard.outbox.would_fold(event))
+    }
 }

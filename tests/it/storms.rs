@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::support::app::{Program, start};
+use super::support::app::{Program, start, start_before};
 use super::support::events::warning;
-use super::support::http::{Client, EVENTS};
+use super::support::fake::FakeApiserver;
+use super::support::http::{Client, EVENTS, json};
+
+const CONFIG: &str = "correlation: {groupBurstSize: 1, groupQps: 0.05}\n";
 
 /// 40 pods in a storm, of which one has an event of its own.
 async fn storm() -> (Program, Client) {
-    let program = start("correlation: {groupBurstSize: 1, groupQps: 0.05}\n").await;
+    let program = start(CONFIG).await;
     let mut client = program.client().await;
     for pod in 0..40 {
         let host = format!("node-{}", pod % 7);
@@ -23,6 +26,43 @@ async fn storm() -> (Program, Client) {
     };
     program.until("all is shown", is_storm).await;
     (program, client)
+}
+
+/// Fault: an hour after an event had folded, its growth still began a record by the right to patch alone.
+#[tokio::test]
+async fn growth_of_a_folded_event_needs_the_right_to_create_once_the_storm_has_ended() {
+    let fake = FakeApiserver::manual();
+    let policy = "[{users: [alice], verbs: [create]}, {users: [alice, bob], verbs: [patch]}]";
+    let auth = format!("auth: {{tokenReview: {{enabled: true}}, policy: {policy}}}");
+    let program = start_before(&fake, &format!("{CONFIG}upstream: {{kind: apiserver, history: off}}\n{auth}\n")).await;
+    fake.know("alice", "alice");
+    fake.know("bob", "bob");
+    let client = &mut program.client().await;
+    let mut newest = String::new();
+    for pod in 0..40 {
+        let event = warning(&format!("node-{}", pod % 7), &format!("pod-{pod}"), "FailedMount", "no such volume");
+        newest = format!("{EVENTS}/{}", event.metadata.name);
+        let posted = client.send("POST", EVENTS, &[("Authorization", "Bearer alice")], &json(&event)).await;
+        assert_eq!(posted.status, 201);
+    }
+    let until = async |storms: &str, tick| {
+        let ends = || {
+            program.clock.advance(tick);
+            program.app.metrics_text().contains(&format!("eventweir_outbox_storms {storms}"))
+                && program.balance().waiting.iter().sum::<u64>() == 0
+        };
+        program.until(storms, ends).await;
+    };
+    until("1", Duration::from_millis(100)).await;
+    let kind = ("Content-Type", "application/strategic-merge-patch+json");
+    let headers = [("Authorization", "Bearer bob"), kind];
+    assert_eq!(client.send("PATCH", &newest, &headers, br#"{"count": 2}"#).await.status, 200);
+    until("0", Duration::from_secs(5)).await;
+    let before = fake.all().len();
+    assert_eq!(client.send("PATCH", &newest, &headers, br#"{"count": 3}"#).await.status, 404);
+    program.settle().await;
+    assert_eq!(fake.all().len(), before);
+    program.stop().await;
 }
 
 async fn listed(client: &mut Client, query: &str) -> Value {

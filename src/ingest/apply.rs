@@ -48,7 +48,7 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
             }
             upstream.apply(&namespace, &stored_name, &document, &options).await
         };
-        update::set(face, asked, form, Change { event: None, line, total, dry_run }, write).await
+        update::set(face, asked, form, Change { event: None, line, total, dry_run, body: body.clone() }, write).await
     };
     applied.await.inspect_err(|status| {
         let known = face.0.aliases.get(namespace, name).or_else(|| json::decode_event(*group, &json).ok());

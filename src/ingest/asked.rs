@@ -1,5 +1,7 @@
 //! Head of a request to one of the API groups.
 
+use std::sync::Arc;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::header::USER_AGENT;
@@ -13,7 +15,7 @@ use super::form::Form;
 use super::options::{self, FIELD_MANAGER_MAX};
 use super::rejection::Rejection;
 use super::{Face, respond, unknown_path};
-use crate::access::Caller;
+use crate::access::{Caller, Turn};
 use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, ManagedFields, cut, managed_fields};
 use crate::status::Status;
@@ -31,6 +33,8 @@ pub(super) struct Asked {
     pub(super) headers: HeaderMap,
     /// Caller, if callers are authenticated.
     pub(super) caller: Option<Caller>,
+    /// Place among the running requests, if the caller is known.
+    pub(super) turn: Option<Arc<Turn>>,
     uri: Uri,
 }
 
@@ -59,8 +63,8 @@ impl FromRequestParts<Face> for Asked {
         check_path(&namespace, &name).map_err(|status| respond::refusal(&status))?;
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
-        let caller = parts.extensions.remove::<Caller>();
-        Ok(Self { group, namespace, name, headers, caller, uri })
+        let (caller, turn) = (parts.extensions.remove::<Caller>(), parts.extensions.remove::<Arc<Turn>>());
+        Ok(Self { group, namespace, name, headers, caller, turn, uri })
     }
 }
 

@@ -3,7 +3,7 @@
 //! The record is paused first, so that no pending write follows the delete (`shard/hold.rs`). Once the upstream has
 //! deleted it, its waiting occurrences are lost with reason `deleted`, and the next occurrence creates a new record.
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -28,7 +28,7 @@ use crate::upstream::{DeleteOptions, Deleted, ListOptions};
 pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
     let form = asked.form(&face)?;
     let options = read(&face, &asked, body).await?;
-    let Asked { group, namespace, name, .. } = asked;
+    let Asked { group, namespace, name, turn, .. } = asked;
     let deleting = {
         let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
         async move {
@@ -39,7 +39,7 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
             deleted
         }
     };
-    match face.to_the_end(deleting).await.map_err(|status| as_asked(group, &name, status))? {
+    match face.to_the_end((turn, Bytes::new()), deleting).await.map_err(|status| as_asked(group, &name, status))? {
         Deleted::Gone(uid) => Ok(respond::success(
             form,
             StatusDetails {
@@ -144,7 +144,7 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
         let (face, namespace) = (face.clone(), asked.namespace);
         async move { delete_listed(&face, &namespace, &list, &options).await.map(|list| (turn, list)) }
     };
-    let (turn, list) = face.to_the_end(deleting).await?;
+    let (turn, list) = face.to_the_end((asked.turn, Bytes::new()), deleting).await?;
     Ok(face.encoded(turn, form, list).await)
 }
 

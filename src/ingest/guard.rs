@@ -2,6 +2,7 @@
 //! write within its handler, once its event is known: source binding and rate limits.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, HeaderName, X_CONTENT_TYPE_OPTIONS};
@@ -52,6 +53,11 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
     };
     match entered {
         Ok(place) => {
+            // A change keeps it until its end.
+            let place = place.map(Arc::new);
+            if let Some(place) = &place {
+                head.extensions.insert(Arc::clone(place));
+            }
             let caller = head.extensions.get().map(|caller: &Caller| caller.name.clone());
             let mut response = next.run(Request::from_parts(head, body)).await;
             drop(place);

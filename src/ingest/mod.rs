@@ -10,6 +10,7 @@ mod aliases;
 mod apply;
 mod asked;
 mod batch;
+mod changes;
 mod create;
 mod deadline;
 mod decode;
@@ -53,6 +54,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceBuilder;
 
+use changes::Changes;
 use rejection::Rejection;
 
 pub use admit::Admission;
@@ -162,6 +164,7 @@ struct Inner {
     /// Places for batches.
     // LIMIT: `batch::BATCHES`; further ones are refused with 429.
     batches: FairPlaces,
+    changes: Changes,
     /// Places for the bytes of bodies.
     // LIMIT: `max_read_bytes`, but room for two bodies in a caller's part; further bodies are refused with 429.
     bodies: FairPlaces,
@@ -205,6 +208,7 @@ impl Face {
             list_bytes: FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()),
             answer_bytes: FairPlaces::new(lists::ANSWER_BYTES, metrics.answer_bytes.clone()),
             batches: FairPlaces::new(batch::BATCHES, metrics.batches.clone()),
+            changes: Changes::new(),
             bodies: FairPlaces::new(bodies, metrics.read_bytes.clone()),
             listed,
             readers: FairPlaces::new(look::READERS, metrics.taps.clone()),
@@ -245,15 +249,6 @@ impl Face {
         let router =
             routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(&path, only(methods)));
         router.fallback(not_served).with_state(self.clone())
-    }
-
-    /// Runs a task to completion even if its client disconnects, because its effect upstream must be followed here.
-    async fn to_the_end<T: Send + 'static>(
-        &self,
-        task: impl Future<Output = Result<T, Status>> + Send + 'static,
-    ) -> Result<T, Status> {
-        let ended = self.0.tasks.spawn(task).await;
-        ended.unwrap_or_else(|error| Err(Status::new(500, "InternalError", error.to_string())))
     }
 
     /// Returns the response to a rejected event, and counts the rejection in the ledger.

@@ -1,7 +1,7 @@
 //! PUT: replaces the record that the name leads to. A PUT sets the state of an event and is not an occurrence, so it
 //! bypasses the correlators and the ledger. Later occurrences are added to the count of the PUT.
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
@@ -37,7 +37,8 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let dry_run = options.dry_run;
     let put = async {
         face.check_source(asked.caller.as_ref(), *group, &event, Extent::Whole)?;
-        let change = Change { event: Some(&event), line: Line::Stated, total: Some(aliases::total(&event)), dry_run };
+        let (total, body) = (Some(aliases::total(&event)), body.clone());
+        let change = Change { event: Some(&event), line: Line::Stated, total, dry_run, body };
         let options = UpdateOptions { writer: asked.writer(), dry_run };
         // A copy, because a refusal is recorded with the original event.
         let (upstream, mut event) = (face.0.upstream.clone(), event.clone());
@@ -63,6 +64,8 @@ pub(super) struct Change<'a> {
     /// The total that it states.
     pub(super) total: Option<i64>,
     pub(super) dry_run: bool,
+    /// The body of its request, which counts until its last clone is dropped.
+    pub(super) body: Bytes,
 }
 
 /// Checks that the caller may change the event, lets `write` change it under the record's name, and answers with it under
@@ -75,7 +78,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
     write: impl FnOnce(SmolStr) -> W + Send + 'static,
 ) -> Result<Response, Status> {
     let Asked { group, namespace, name, .. } = asked;
-    let Change { event, line, total, dry_run } = change;
+    let Change { event, line, total, dry_run, body } = change;
     let (caller, changed) = (asked.caller.as_ref(), (*group, namespace.as_str(), name.as_str()));
     face.check_changed(caller, changed).await?;
     face.may_put(caller, changed).await?;
@@ -99,7 +102,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
             updated
         }
     };
-    let Updated { event: mut stored, created } = face.to_the_end(setting).await?;
+    let Updated { event: mut stored, created } = face.to_the_end((asked.turn.clone(), body), setting).await?;
     stored.metadata.name = name.into();
     if !dry_run && line == Line::Unstated {
         // The client's next patches count on from its own total.

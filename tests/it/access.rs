@@ -1130,6 +1130,53 @@ async fn a_request_without_a_place_in_time_is_counted() {
     assert_eq!(guarded.counted("eventweir_access_waiting_requests"), 0.0);
 }
 
+/// Fault: a change whose client had left ran on outside all limits, as many at once as its client sent.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_its_client_has_left_keeps_its_place() {
+    let fake = FakeApiserver::manual();
+    fake.plan(|_| Fault::Hang);
+    let max_in_flight = NonZeroUsize::new(2).unwrap();
+    let fairness = Fairness { max_in_flight, caller_percent: 100, max_waiting: 0 };
+    let known = Guarded::before(&fake, Settings { tokens: tokens(), fairness, ..Settings::default() });
+    let unknown = Guarded::before(&fake, Settings::default());
+    for (guarded, user, most) in [(known.knowing(&["alice"]), "alice", 2), (unknown, "", 1024)] {
+        let delete = || guarded.send(request("DELETE", &format!("{EVENTS}/a?timeout=2ms"), user, ""));
+        for number in 0..=most {
+            assert_eq!(delete().await.code(), if number < most { 504 } else { 429 }, "{number}");
+        }
+        assert_eq!(delete().await.retry.as_deref(), Some("1"));
+        tokio::time::sleep(seconds(120)).await;
+        assert_eq!(delete().await.code(), 504, "all have ended");
+        tokio::time::sleep(seconds(120)).await;
+    }
+}
+
+/// Fault: the body of such a change was no longer counted.
+#[tokio::test(start_paused = true)]
+async fn the_body_of_a_change_that_its_client_has_left_counts_until_its_end() {
+    let fake = FakeApiserver::manual();
+    fake.plan(|_| Fault::Hang);
+    let guarded = Guarded::before(&fake, Settings::default());
+    let mut event = one();
+    event.metadata.name = "a".into();
+    // The last one is repaired before it is passed on.
+    let patch = r#"{"metadata":{"labels":{"a":"b"}},"message":"\ud800"}"#;
+    for (method, kind, query, body) in [
+        ("PUT", "application/json", "", text(&event)),
+        ("PATCH", "application/apply-patch+yaml", "&fieldManager=m", text(&event)),
+        ("PATCH", "application/merge-patch+json", "", r#"{"reason":"Other"}"#.to_owned()),
+        ("PATCH", "application/merge-patch+json", "", patch.to_owned()),
+    ] {
+        let mut change = request(method, &format!("{EVENTS}/a?timeout=2ms{query}"), "", &body);
+        change.headers_mut().insert("content-type", kind.parse().unwrap());
+        assert_eq!(guarded.send(change).await.code(), 504, "{kind}");
+        let counted = || guarded.counted("eventweir_ingest_read_bytes");
+        assert!(counted() > 0.0, "{kind} {body}");
+        tokio::time::sleep(seconds(120)).await;
+        assert!(counted() == 0.0, "{kind} {body}");
+    }
+}
+
 #[tokio::test]
 async fn a_caller_may_keep_half_of_the_watches_and_of_the_taps_open() {
     let guarded = Guarded::with_tokens(reviews(), &["alice", "bob"]);

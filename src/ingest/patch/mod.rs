@@ -32,7 +32,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     }
     let Asked { group, namespace, name, .. } = &asked;
     let correlates = correlates(&face, namespace, name);
-    let (form, patch, options) = match read(&face, &asked, body).await {
+    let (form, patch, options, body) = match read(&face, &asked, body).await {
         Ok(read) => read,
         // A possible occurrence.
         Err(rejection) if correlates => {
@@ -66,7 +66,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
                 async move { plain::apply(&face, &namespace, &name, patch, options).await }
             };
-            let patched = face.to_the_end(patching).await.inspect_err(note)?;
+            let patched = face.to_the_end((asked.turn.clone(), body), patching).await.inspect_err(note)?;
             Ok(respond::warned(respond::event(form, StatusCode::OK, &patched.event, None), &patched.warnings))
         }
     }
@@ -108,7 +108,8 @@ fn unreadable(fault: &serde_json::Error) -> Rejection {
 }
 
 /// Reads the request, checked in the apiserver's order. Repairs text in the patch as Go's decoder does.
-async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions), Rejection> {
+/// Also returns the body as it came, which counts until its last clone is dropped.
+async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions, Bytes), Rejection> {
     let Some(patch_type) = PatchType::named(decode::media_type(&asked.headers)) else {
         let status = Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
         return Err(Rejection::new(RejectReason::MediaType, status.with_details(StatusDetails::default())));
@@ -119,8 +120,8 @@ async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPat
         Cow::Owned(text) => Some(text),
         Cow::Borrowed(_) => None,
     };
-    let body = repaired.map_or(body, Bytes::from);
+    let patch = ClientPatch { patch_type, body: repaired.map_or_else(|| body.clone(), Bytes::from) };
     let options::Options { validation, dry_run } = options::of_patch(asked.query()).map_err(Rejection::invalid)?;
     let options = PatchOptions { writer: asked.writer(), dry_run, validation };
-    Ok((form, ClientPatch { patch_type, body }, options))
+    Ok((form, patch, options, body))
 }

@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 use super::asked::Asked;
 use super::options::{self, Options};
 use super::update::{self, Change};
-use super::{Face, aliases, decode, yaml};
+use super::{Face, aliases, decode, respond, yaml};
 use crate::access::{Extent, check_removals};
 use crate::event::json;
 use crate::status::Status;
@@ -50,13 +50,14 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
         };
         update::set(face, asked, form, Change { event: None, line, total, dry_run, body: body.clone() }, write).await
     };
-    applied.await.inspect_err(|status| {
+    let (response, warnings) = applied.await.inspect_err(|status| {
         let known = face.0.aliases.get(namespace, name).or_else(|| json::decode_event(*group, &json).ok());
         if let Some(mut event) = known.filter(|_| !dry_run) {
             event.metadata.namespace = namespace.as_str().into();
             face.note_refused_change(&event, "apply", status);
         }
-    })
+    })?;
+    Ok(respond::warned(response, &warnings))
 }
 
 fn undecodable(fault: &str) -> Status {

@@ -48,11 +48,13 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
         };
         set(face, asked, form, change, write).await
     };
-    put.await.inspect_err(|status| {
+    let (response, of_upstream) = put.await.inspect_err(|status| {
         if !dry_run {
             face.note_refused_change(&event, "PUT", status);
         }
-    })
+    })?;
+    warnings.extend(of_upstream);
+    Ok(response)
 }
 
 /// A change that sets the state of an event: a PUT or an apply.
@@ -69,14 +71,14 @@ pub(super) struct Change<'a> {
 }
 
 /// Checks that the caller may change the event, lets `write` change it under the record's name, and answers with it under
-/// the client's name.
+/// the client's name, and with the upstream's warnings.
 pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'static>(
     face: &Face,
     asked: &Asked,
     form: Form,
     change: Change<'_>,
     write: impl FnOnce(SmolStr) -> W + Send + 'static,
-) -> Result<Response, Status> {
+) -> Result<(Response, Vec<String>), Status> {
     let Asked { group, namespace, name, .. } = asked;
     let Change { event, line, total, dry_run, body } = change;
     let (caller, changed) = (asked.caller.as_ref(), (*group, namespace.as_str(), name.as_str()));
@@ -92,7 +94,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
             let stored_name = held.name();
             let updated = write(stored_name.clone()).await.map_err(|status| under(&name, &stored_name, status));
             match &updated {
-                Ok(Updated { event, created }) if !dry_run => {
+                Ok(Updated { event, created, .. }) if !dry_run => {
                     held.follow(event, if *created && line == Line::Stated { Line::Created } else { line });
                     ack::followed(&face).await;
                 }
@@ -102,7 +104,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
             updated
         }
     };
-    let Updated { event: mut stored, created } = face.to_the_end((asked.turn.clone(), body), setting).await?;
+    let Updated { event: mut stored, created, warnings } = face.to_the_end((asked.turn.clone(), body), setting).await?;
     stored.metadata.name = name.into();
     if !dry_run && line == Line::Unstated {
         // The client's next patches count on from its own total.
@@ -112,5 +114,5 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
         face.0.aliases.insert(&stored);
     }
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(respond::event(form, code, &stored, None))
+    Ok((respond::event(form, code, &stored, None), warnings))
 }

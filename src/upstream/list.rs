@@ -113,6 +113,8 @@ pub struct Updated {
     pub event: Event,
     /// Whether it was created.
     pub created: bool,
+    /// The upstream's warnings.
+    pub warnings: Vec<String>,
 }
 
 /// How to watch events.

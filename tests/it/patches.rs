@@ -5,10 +5,12 @@ use std::time::Duration;
 use eventweir::clock::Clock;
 use eventweir::event::Event;
 use eventweir::ledger::Why;
+use eventweir::status::Status;
 use http::Method;
 use serde_json::{Value, json};
 
 use super::support::app::{APISERVER, Program, start, start_before, start_behind};
+use super::support::behind::{Behind, answer, created};
 use super::support::events::{START, event, plain};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{Client, EVENTS, json as json_of};
@@ -124,6 +126,31 @@ async fn an_apply_changes_the_record_that_its_name_leads_to() {
     let stored = fake.events();
     assert_eq!((stored.len(), stored[0].metadata.name.as_str(), stored[0].count), (1, my_name, 11));
     assert_eq!(program.stop().await.ledger.total_written(), 3);
+}
+
+/// Fault: clients saw the API server's warnings about patches only.
+#[tokio::test]
+async fn the_apiservers_warnings_about_a_put_and_an_apply_are_passed_on() {
+    let behind = Behind::plain(|request| async {
+        if request.method() == Method::GET {
+            return answer(404, Status::not_found("", "events", "a").to_json());
+        }
+        let mut response = created(request).await;
+        response.headers_mut().insert("Warning", r#"299 - "a webhook's""#.parse().unwrap());
+        response
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    let mut event = plain();
+    event.metadata.name = "a".into();
+    for (method, query, kind) in [("PUT", "", "application/json"), ("PATCH", "?fieldManager=m", APPLY)] {
+        let path = format!("{EVENTS}/a{query}");
+        let reply = client.send(method, &path, &[("Content-Type", kind)], &json_of(&event)).await;
+        let warnings: Vec<&str> = reply.headers("Warning").collect();
+        assert_eq!((reply.status, warnings), (201, vec![r#"299 - "a webhook's""#]), "{}", reply.text());
+    }
+    program.stop().await;
 }
 
 #[tokio::test]

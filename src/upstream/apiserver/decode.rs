@@ -18,7 +18,8 @@ const WARNINGS_MAX: usize = 100;
 pub(in crate::upstream) fn updated(group: ApiGroup) -> impl FnOnce(&Parts, &[u8]) -> Result<Updated, Box<Status>> {
     move |head, body| {
         let event = json::decode_event(group, body)?;
-        Ok(Updated { event, created: head.status == http::StatusCode::CREATED })
+        let created = head.status == http::StatusCode::CREATED;
+        Ok(Updated { event, created, warnings: warnings(&head.headers) })
     }
 }
 

@@ -71,7 +71,7 @@ impl Store {
             validate::create(writer.group, &event)?;
             event.metadata.resource_version = SmolStr::default();
             let event = if options.dry_run { self.try_create(event, now)? } else { self.create(event, now)? };
-            return Ok(Updated { event, created: true });
+            return Ok(Updated { event, created: true, warnings: Vec::new() });
         };
         let old = Arc::clone(&stored.event);
         if !uid.is_empty() && uid != old.metadata.uid {
@@ -83,7 +83,7 @@ impl Store {
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
         validate::update(writer.group, &old, &event)?;
         let event = if options.dry_run { unstored(&old, event) } else { self.exchange(&old, event, now)? };
-        Ok(Updated { event, created: false })
+        Ok(Updated { event, created: false, warnings: Vec::new() })
     }
 
     /// Applies a patch to one event.

@@ -394,13 +394,13 @@ impl Access {
         attributes: &Attributes,
     ) -> Result<Decision, Unanswered> {
         let Some(any) = attributes.of_any_name() else { return self.decision(settings, caller, attributes).await };
-        let (answers, (key, _)) = (&self.0.decisions, self.decision_key(caller, attributes));
+        let (answers, key) = (&self.0.decisions, || self.decision_key(caller, attributes).0);
         let (now, grace) = (|| self.0.clock.now().mono, settings.grace(attributes.purpose()));
-        let kept = match answers.remembered(key, now(), grace) {
+        let kept = match answers.is_away().then(|| answers.remembered(key(), now(), grace)).flatten() {
             Some(kept) => Ok(kept),
             None => match self.decision(settings, caller, &any).await {
                 Ok(Decision { allowed: false, .. }) => return self.decision(settings, caller, attributes).await,
-                Err(Unanswered::Away) => answers.expired(key, now(), grace).ok_or(Unanswered::Away),
+                Err(Unanswered::Away) => answers.expired(key(), now(), grace).ok_or(Unanswered::Away),
                 answered => return answered,
             },
         };

@@ -1,9 +1,9 @@
 //! Changes of events that run to their end, whatever their clients do.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use tokio::sync::Semaphore;
 
 use super::Face;
 use crate::access::Turn;
@@ -11,17 +11,7 @@ use crate::status::Status;
 
 /// LIMIT: changes in progress for callers that are not known; further ones are refused with 429. Those of known callers
 /// have places of `fairness`.
-const CHANGES: usize = 1024;
-
-/// Places for changes of callers that are not known.
-#[derive(Debug)]
-pub(super) struct Changes(Arc<Semaphore>);
-
-impl Changes {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(CHANGES)))
-    }
-}
+pub(super) const CHANGES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 impl Face {
     /// Runs a task to completion even if its client disconnects, because its effect upstream must be followed here. Until
@@ -36,7 +26,7 @@ impl Face {
     ) -> Result<T, Status> {
         let place = match turn {
             Some(_) => None,
-            None => Some(Arc::clone(&self.0.changes.0).try_acquire_owned().map_err(|_full| too_many())?),
+            None => Some(self.0.changes.take("", 1).ok_or_else(too_many)?),
         };
         let task = async move {
             let _until_the_end = (turn, place, body);

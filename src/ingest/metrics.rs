@@ -31,6 +31,8 @@ pub struct Metrics {
     pub(super) answer_bytes: IntGauge,
     /// Open batches.
     pub(super) batches: IntGauge,
+    /// Changes of callers that are not known.
+    pub(super) changes: IntGauge,
     /// Bytes of bodies in memory.
     pub(super) read_bytes: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
@@ -105,6 +107,10 @@ impl Metrics {
                 "Bytes of other answers over 4 KiB that wait for their clients; limit: 16 MiB.",
             ),
             batches: make.gauge("eventweir_ingest_batches", "Open batches; limit: 1,024."),
+            changes: make.gauge(
+                "eventweir_ingest_changes",
+                "Changes of events in progress for callers that are not known; limit: 1,024.",
+            ),
             read_bytes: make.gauge(
                 "eventweir_ingest_read_bytes",
                 "Bytes reserved for request bodies in memory; limit: ingest.maxReadBytes.",

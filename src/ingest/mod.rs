@@ -54,7 +54,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceBuilder;
 
-use changes::Changes;
 use rejection::Rejection;
 
 pub use admit::Admission;
@@ -164,7 +163,9 @@ struct Inner {
     /// Places for batches.
     // LIMIT: `batch::BATCHES`; further ones are refused with 429.
     batches: FairPlaces,
-    changes: Changes,
+    /// Places for changes of callers that are not known.
+    // LIMIT: `changes::CHANGES`; further ones are refused with 429.
+    changes: FairPlaces,
     /// Places for the bytes of bodies.
     // LIMIT: `max_read_bytes`, but room for two bodies in a caller's part; further bodies are refused with 429.
     bodies: FairPlaces,
@@ -208,7 +209,7 @@ impl Face {
             list_bytes: FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()),
             answer_bytes: FairPlaces::new(lists::ANSWER_BYTES, metrics.answer_bytes.clone()),
             batches: FairPlaces::new(batch::BATCHES, metrics.batches.clone()),
-            changes: Changes::new(),
+            changes: FairPlaces::new(changes::CHANGES, metrics.changes.clone()),
             bodies: FairPlaces::new(bodies, metrics.read_bytes.clone()),
             listed,
             readers: FairPlaces::new(look::READERS, metrics.taps.clone()),

@@ -312,7 +312,9 @@ async fn a_clients_total_on_a_record_of_another_name_counts_by_its_growth_after_
     client.post(&Event { count: 12, ..second.clone() }).await;
     after.settle().await;
     after.until_news("stored", stored_before + 2.0).await;
-    let held = stored(&apiserver).await;
+    let mut held = stored(&apiserver).await;
+    // In the order of their names, which end with a time.
+    held.sort();
     assert_eq!(held, [("BackOff".to_owned(), shown + 1), ("Killing".to_owned(), 3)]);
     // A line that its client has deleted begins at 0 too.
     client.send("DELETE", &format!("{EVENTS}/{}", second.metadata.name), &[], b"").await;

@@ -127,6 +127,17 @@ pub(super) fn surplus(object: &Event) -> Vec<SmolStr> {
     others.into_iter().take(surplus).map(|(_, key)| key).chain(own.into_iter().map(|(key, _)| key)).cloned().collect()
 }
 
+/// Whether a writer that ignores lines has set the count of `object`: the line of its name states another one, or no
+/// client has a line.
+pub fn is_set_without_lines(object: &Event) -> bool {
+    let annotations = object.metadata.rare.iter().flat_map(|rare| &rare.annotations);
+    let mut lines = annotations.filter(|(slot, _)| slot.starts_with(LINE_PREFIX)).map(|(_, value)| value).peekable();
+    lines.peek().is_none()
+        || lines
+            .filter(|value| is_named(value, &object.metadata.name))
+            .any(|value| name_and_count(value).is_some_and(|(_, count)| count.parse() != Ok(object.count)))
+}
+
 /// Whether a line has this name.
 fn is_named(value: &str, name: &str) -> bool {
     name_and_count(value).is_some_and(|(own, _)| own == name)

@@ -177,6 +177,11 @@ impl Shard {
 }
 
 impl Shards {
+    /// Whether writes carry the lines of clients.
+    pub fn writes_lines(&self) -> bool {
+        self.look(0, |shard| shard.outbox.writes_lines())
+    }
+
     /// As [`Shard::line_of`].
     pub fn line_of(&self, event: &Event) -> Option<i32> {
         self.with(self.shard_of(event), |shard, _| shard.line_of(event))

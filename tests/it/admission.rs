@@ -111,6 +111,15 @@ impl Cluster {
         self.create(&Event { count, last_timestamp: newer, ..event.clone() }).await
     }
 
+    /// Stores a client's total whose request is not reviewed.
+    async fn store(&mut self, event: &Event, count: i32) {
+        let path = format!("{EVENTS}/{}", event.metadata.name);
+        let old = decode_event(ApiGroup::Core, self.to.get(&path).await.bytes()).unwrap();
+        let body = parsed(&Event { count, ..old }).to_string();
+        let kind = [("Content-Type", "application/json")];
+        assert_eq!(self.to.send("PUT", &path, &kind, body.as_bytes()).await.status, 200);
+    }
+
     /// Returns the number of occurrences that the upstream shows.
     pub(super) async fn shown(&self) -> i32 {
         self.program.settle().await;
@@ -588,6 +597,33 @@ async fn a_client_continues_the_count_of_another_process() {
         assert_eq!(cluster.record(&event, line).await, 409);
         assert_eq!(cluster.patch(&fresh.metadata.name, |event| event.series = series(length)).await, 200, "{yaml}");
         assert_eq!(cluster.shown().await, shown, "{yaml}");
+    }
+}
+
+/// Fault: what a client had stored itself, while its requests were not reviewed, counted again with its next total: after
+/// a late answer, and from the second restart on.
+#[tokio::test]
+async fn totals_that_a_client_has_stored_itself_count_once() {
+    for restarts in [false, true] {
+        let mut cluster = Cluster::new(ON).await;
+        let event = plain();
+        for count in 1..=3 {
+            cluster.record(&event, count).await;
+        }
+        assert_eq!(cluster.shown().await, 3);
+        for count in [4, 7, 10] {
+            if restarts {
+                let Cluster { apiserver, program, .. } = cluster;
+                program.stop().await;
+                cluster = Cluster::over(apiserver, ON).await;
+            }
+            let before = cluster.program.metrics().await["eventweir_history_news_total{kind=\"stored\"}"];
+            cluster.store(&event, count).await;
+            cluster.store(&event, count + 1).await;
+            cluster.program.until_news("stored", before + 2.0).await;
+            assert_eq!(cluster.record(&event, count + 2).await, 409);
+            assert_eq!(cluster.shown().await, count + 2, "{restarts}");
+        }
     }
 }
 

@@ -31,7 +31,7 @@ use crate::clock::Mono;
 use crate::correlator::{Key, LruMap, NAME_BYTES_MAX, Pattern};
 use crate::event::{ApiGroup, Event, EventSeries, ObjectMeta};
 use crate::ledger::RejectReason;
-use crate::outbox::tags;
+use crate::outbox::{is_set_without_lines, tags};
 use crate::shard::{Unable, Writer};
 use crate::status::Status;
 use review::{Request, Review, answer};
@@ -314,6 +314,7 @@ impl Question<'_> {
         if is_idle && !is_series && told.is_none() {
             return Ok(Answer::Other);
         }
+        let told = told.map(|told| self.with_unreviewed(told, old, new));
         let known = told.as_ref().map_or_else(|| self.counted_before(old, new), line);
         if is_series {
             // A series below the count would hide the others' occurrences.
@@ -353,10 +354,26 @@ impl Question<'_> {
         taken.map(Answer::from)
     }
 
+    /// Returns the total that a client has stored itself, because its requests were not reviewed or were answered too
+    /// late. Only a count: a series is not set by other writers.
+    fn unreviewed(&self, old: &Event, new: &Event) -> Option<i32> {
+        let is_count = old.series.is_none() && new.series.is_none() && self.face.0.shards.writes_lines();
+        (is_count && is_set_without_lines(old)).then(|| old.count.min(new.count - 1))
+    }
+
+    /// Adds to a client's known event what the client has stored itself.
+    fn with_unreviewed(&self, told: Event, old: &Event, new: &Event) -> Event {
+        let Some(count) = self.unreviewed(old, new).filter(|count| *count > told.count) else { return told };
+        let told = Event { count, ..told };
+        self.face.0.aliases.insert(&told);
+        told
+    }
+
     /// Returns how far a client has counted whose name is not known any more: by the old state of the object, and by the
     /// line of its name, which also contains what waits.
     fn counted_before(&self, old: &Event, new: &Event) -> i64 {
         let counted = self.face.0.shards.counted_under(new, &new.metadata.name);
+        let counted = self.unreviewed(old, new).map_or(counted, |stored| counted.max(stored.into()));
         match (old.series != new.series, &old.series) {
             (true, Some(series)) => counted.max(series.count.into()),
             (true, None) if counted > 0 => counted,

@@ -202,6 +202,7 @@ impl Shadow {
             sides.live = sides.live.plus(totals.since(before));
         }
         let shadow = run.shard.balance();
+        let storms = run.shard.storm_states();
         let kept = run.shard.kept();
         for ((_, reason), totals) in seen(by_name(kept.groups())) {
             let sides = reasons.entry(reason).or_default();
@@ -215,7 +216,7 @@ impl Shadow {
             since: run.since,
             missed: shards.mirror().missed(),
             ledger: Sides { live: live.since(run.ledger), shadow: Sums::of(&shadow, kept.groups()) },
-            unseen: Sides { live: live_unseen, shadow: kept.unseen(is_seen, now.mono) },
+            unseen: Sides { live: live_unseen, shadow: kept.unseen(is_seen, &storms, now.mono) },
             reasons,
         })
     }

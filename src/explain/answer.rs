@@ -6,7 +6,8 @@ use serde::de::value::{Error as ValueError, MapDeserializer};
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::history::{Fact, History, OTHERS};
+use super::fact::Fact;
+use super::history::{History, OTHERS};
 use super::sentence::{answer, clock, plural};
 use crate::event::{Event, MicroTime};
 
@@ -558,7 +559,11 @@ mod tests {
         let objects = vec![object("a", BTreeMap::new()), object("b", [("invalid", 1)].into())];
         let known = Known { objects, ..Known::default() };
         let answer = Explanation::new(&Query::default(), vec![known], Upstream::Up, 0).answer;
-        assert!(answer.text.starts_with("Pod shop/b R: Lost at"), "{}", answer.text);
+        assert!(
+            answer.text.starts_with("Pod shop/b R: Lost, 1 occurrence: the upstream refused it (invalid)."),
+            "{}",
+            answer.text
+        );
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use smol_str::SmolStr;
 
-use super::{Recent, Spot};
+use super::Spot;
+use super::fact::{Fact, StormStates};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 use crate::event::{Event, cut};
@@ -68,87 +69,6 @@ impl Decision {
     fn count(&mut self, number: u32, now: Now) {
         self.occurrences += u64::from(number);
         self.last = self.last.max(now.wall);
-    }
-}
-
-/// Recent numbers of a fact.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Rates {
-    /// Occurrences.
-    pub received: Recent,
-    /// Writes of records.
-    pub writes: Recent,
-}
-
-/// A reason that a source reports about the object.
-#[derive(Debug, Default)]
-#[expect(missing_docs, reason = "the members of an event")]
-pub struct Fact {
-    pub reason: SmolStr,
-    pub event_type: SmolStr,
-    pub component: SmolStr,
-    pub host: SmolStr,
-    /// The caller that has reported the newest occurrences; empty if it is not known.
-    pub caller: SmolStr,
-    /// Occurrences that were accepted, or refused because the outbox was full.
-    pub received: u64,
-    /// Occurrences that found no token under `suppression: drop`.
-    pub dropped: u64,
-    /// Occurrences that were refused.
-    pub rejected: u64,
-    /// Refused changes of its events, which are not occurrences.
-    pub refused_changes: u64,
-    /// Occurrences that the upstream has shown in a write that carried them.
-    pub shown: u64,
-    /// Occurrences that have folded into a digest or storm record.
-    pub folded: u64,
-    /// Those of them that the digest's writes have shown, at least.
-    pub(crate) folded_shown: u64,
-    /// The record that those have folded into.
-    pub into: Option<RecordId>,
-    /// Occurrences lost for another reason than an empty budget, and the reason of the newest loss.
-    pub lost: (u64, &'static str),
-    /// Tokens spent on it.
-    pub spent: u64,
-    pub first_received: i64,
-    pub last_received: i64,
-    pub last_shown: Option<i64>,
-    /// Source, budget, and whether the correlator pays.
-    pub budget: Option<(Key, Key, bool)>,
-    /// The index of its group of similar events in the store.
-    pub group: usize,
-    /// The hash of its reason, type and source.
-    pub(super) mark: u64,
-    pub rates: Rates,
-}
-
-impl Fact {
-    pub(super) fn receive(&mut self, number: u32, now: Now) {
-        if self.received == 0 {
-            self.first_received = now.wall;
-        }
-        self.received += u64::from(number);
-        self.last_received = self.last_received.max(now.wall);
-        self.rates.received.add(now.mono, number);
-    }
-
-    /// Counts the occurrences that were lost with their digest before it has shown them.
-    fn lose_folded(&mut self, why: &'static str) {
-        let lost = self.folded - self.folded_shown;
-        self.folded = self.folded_shown;
-        if lost > 0 {
-            self.lost = (self.lost.0 + lost, why);
-        }
-    }
-
-    /// Whether a client has reported anything about it.
-    pub const fn is_reported(&self) -> bool {
-        self.received + self.refused_changes > 0
-    }
-
-    /// Its source in words.
-    pub fn source(&self) -> String {
-        super::tap::source(&self.component, &self.host)
     }
 }
 
@@ -302,12 +222,13 @@ impl History {
             .flat_map(|fact| [&fact.reason, &fact.event_type, &fact.component, &fact.host, &fact.caller]);
         let records = self.records.iter().map(|kept| &kept.name);
         let decisions = self.decisions.iter().map(|decision| &decision.text);
+        let losses: usize = self.facts.iter().map(|fact| fact.lost.capacity() * size_of::<(&str, u64)>()).sum();
         let texts: usize = own.chain(facts).chain(records).chain(decisions).map(heap).sum();
         let messages: usize = self.records.iter().map(|kept| kept.messages.bytes()).sum();
         let lists = self.facts.capacity() * size_of::<Fact>()
             + self.records.capacity() * size_of::<Kept>()
             + self.decisions.capacity() * size_of::<Decision>();
-        size_of::<Self>() + 64 + texts + messages + lists
+        size_of::<Self>() + 64 + texts + messages + losses + lists
     }
 
     /// Returns the record's message with this hash; empty if it is forgotten.
@@ -354,8 +275,13 @@ impl History {
     }
 
     /// Whether a fact occurred in the last hour and the upstream shows nothing of it.
-    pub fn is_unseen(&self, fact: &Fact, now: Mono) -> bool {
-        let is_in_summary = || fact.into.is_some_and(|into| self.kept(into).is_some_and(|kept| kept.stored));
+    pub fn is_unseen(&self, fact: &Fact, storms: &StormStates, now: Mono) -> bool {
+        let is_in_summary = || {
+            fact.into.is_some_and(|into| match storms.get(&into) {
+                Some(storm) => fact.unshown(storm) < fact.folded,
+                None => self.kept(into).is_some_and(|kept| kept.stored),
+            })
+        };
         fact.received > fact.rejected && fact.shown == 0 && fact.rates.received.hour(now) > 0 && !is_in_summary()
     }
 
@@ -422,6 +348,15 @@ impl History {
         is_begun_again && key.is_some()
     }
 
+    /// Notes that occurrences of a fact have folded. A storm record counts `total` with them, and has shown `settled`.
+    pub(super) fn fold(&mut self, spot: Spot, into: RecordId, number: u64, (total, settled): (u64, u64)) {
+        let Some(fact) = self.fact_at(spot) else { return };
+        if total > 0 && (fact.into != Some(into) || settled >= fact.folded_until) {
+            fact.folded_shown = fact.folded;
+        }
+        (fact.folded, fact.into, fact.folded_until) = (fact.folded + number, Some(into), total);
+    }
+
     /// Notes that a write of a digest has shown all but `waiting` of what has folded into it.
     pub(super) fn show_folded(&mut self, into: RecordId, waiting: u64) {
         for fact in self.facts.iter_mut().filter(|fact| fact.into == Some(into)) {
@@ -434,7 +369,7 @@ impl History {
         if record.and_then(|record| self.kept(record)).is_some_and(|kept| kept.kind.folds()) {
             self.facts.iter_mut().filter(|fact| fact.into == record).for_each(|fact| fact.lose_folded(why));
         } else if let Some(fact) = self.fact_at(spot) {
-            fact.lost = (fact.lost.0 + number, why);
+            fact.lose(number, why);
         }
     }
 
@@ -480,6 +415,18 @@ impl History {
         (object.kind, object.name, object.uid) = (self.kind.clone(), self.name.clone(), self.uid.clone());
         (object.namespace, object.api_version) = (self.namespace.clone(), self.api_version.clone());
         event
+    }
+
+    /// Forgets the oldest decision, but not the newest loss or refusal of a fact: what is said of the fact needs it.
+    fn forget_decision(&mut self) {
+        let decisions = &self.decisions;
+        let is_newest = |(place, of): (usize, &Decision)| {
+            matches!(of.verdict, Verdict::Lost | Verdict::Rejected)
+                && decisions.range(place + 1..).all(|other| (other.fact, other.verdict) != (of.fact, of.verdict))
+        };
+        let oldest = decisions.iter().enumerate().position(|decision| !is_newest(decision)).unwrap_or_default();
+        self.decisions.remove(oldest);
+        self.forgotten += 1;
     }
 
     /// Adds the occurrences of a run to the decision that began it, whose text becomes that of the newest. Returns
@@ -534,8 +481,7 @@ impl History {
             return;
         }
         if self.decisions.len() == DECISIONS {
-            self.decisions.pop_front();
-            self.forgotten += 1;
+            self.forget_decision();
         }
         let decision = Decision {
             time: now.wall,

@@ -5,6 +5,7 @@
 //! outbox settles an answer. The store formats nothing. A run of equal decisions takes one entry.
 
 mod answer;
+mod fact;
 mod history;
 mod marks;
 mod recent;
@@ -18,7 +19,8 @@ mod view;
 pub use answer::{
     Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, Upstream, clean, is_safe, stamp,
 };
-pub use history::{Decision, Fact, History, Kept, Messages, Rates, Verdict};
+pub use fact::{Fact, Rates, StormState, StormStates};
+pub use history::{Decision, History, Kept, Messages, Verdict};
 pub use marks::Marks;
 use marks::mark;
 use recent::Minutes;
@@ -490,13 +492,13 @@ impl Store {
         self.count(spot.object);
     }
 
-    /// Notes that a record has folded with its occurrences.
+    /// Notes that a record has folded with `number` occurrences. `reach` is [`Forgotten::reach`](crate::outbox::Forgotten).
     pub fn fold(
         &mut self,
         (record, event): (RecordId, &Event),
         (into, kind): (RecordId, Kind),
         name: &SmolStr,
-        number: u64,
+        (number, reach): (u64, (u64, u64)),
         now: Now,
     ) {
         self.end_run(record);
@@ -504,9 +506,9 @@ impl Store {
         let Some(spot) = self.spot(event, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         history.end(record);
-        let Some(fact) = history.fact_at(spot) else { return };
-        (fact.folded, fact.into) = (fact.folded + number, Some(into));
-        self.groups[fact.group].totals.folded += number;
+        let Some(group) = history.fact_at(spot).map(|fact| fact.group) else { return };
+        history.fold(spot, into, number, reach);
+        self.groups[group].totals.folded += number;
         history.keep((into, kind, None), spot.fact, message, 0);
         if !name.is_empty() {
             history.set_stored(into, name, 0, 0);

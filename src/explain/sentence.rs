@@ -73,7 +73,9 @@ impl Object {
 
     /// Says where the occurrences of a reason are.
     pub fn explain(&self, part: &Part, upstream: Upstream) -> Answer {
-        if let Some((why, number)) = part.lost.iter().find(|(why, _)| **why != "suppressed") {
+        let losses = part.lost.iter().filter(|(why, _)| **why != "suppressed");
+        // A client's DELETE is the most harmless.
+        if let Some((why, number)) = losses.min_by_key(|(why, _)| **why == "deleted") {
             self.explain_lost(part, why, *number)
         } else if let Some(number) = part.lost.get("suppressed") {
             self.explain_dropped(part, *number)
@@ -87,38 +89,43 @@ impl Object {
     }
 
     fn explain_lost(&self, part: &Part, why: &str, number: u64) -> Answer {
-        let at = self.decided(part, "lost").map_or("", |decision| clock(&decision.last));
-        let text = self.decided(part, "lost").map(|decision| decision.text.as_str()).unwrap_or_default();
+        let newest =
+            |decision: &&Decided| decision.verdict == "lost" && decision.fact == part.fact && decision.why == why;
+        let newest = self.decisions.iter().rfind(newest);
+        // The loss of a storm record is a decision about another object.
+        let at = newest.map(|decision| format!(" at {}", clock(&decision.last))).unwrap_or_default();
+        let text = newest.map(|decision| decision.text.as_str()).unwrap_or_default();
         let number = plural(number, "occurrence");
+        let words = if text.is_empty() { ".".to_owned() } else { format!(": {text}") };
         match why {
             "namespace_gone" => answer(
                 "namespace-gone",
-                format!("Lost at {at}, {number}: namespace {} is missing or being terminated.", self.namespace),
+                format!("Lost{at}, {number}: namespace {} is missing or being terminated.", self.namespace),
                 "Nothing if the namespace was deleted. If it never existed, correct it at the reporter.",
             ),
             "forbidden" => {
                 let (code, action) = of_refusal(text).unwrap_or(("forbidden", RIGHTS));
-                answer(code, format!("Lost at {at}, {number}: the upstream refused it (403): {text}"), action)
+                answer(code, format!("Lost{at}, {number}: the upstream refused it (403){words}"), action)
             }
             "too_large" => answer(
                 "too-large",
-                format!("Lost at {at}, {number}: the upstream takes no event that large: {text}"),
+                format!("Lost{at}, {number}: the upstream takes no event that large{words}"),
                 "Shorten the message at its source.",
             ),
             "expired" => answer(
                 "expired",
-                format!("Lost at {at}, {number}: the upstream postponed the write for longer than outbox.maxAge."),
+                format!("Lost{at}, {number}: the upstream postponed the write for longer than outbox.maxAge."),
                 "See eventweir_upstream_requests_total for its answers.",
             ),
             "deleted" => answer(
                 "deleted",
-                format!("A client deleted the record at {at}, and with it {number} that waited."),
+                format!("A client deleted the record{at}, and with it {number} that waited."),
                 "Nothing: the next occurrence begins a record at 1.",
             ),
             _ => {
-                let words = "The upstream's words say what is wrong; eventweir does not try again.";
-                let (code, action) = of_refusal(text).unwrap_or(("refused", words));
-                answer(code, format!("Lost at {at}, {number}: the upstream refused it ({why}): {text}"), action)
+                let other = "The upstream's words say what is wrong; eventweir does not try again.";
+                let (code, action) = of_refusal(text).unwrap_or(("refused", other));
+                answer(code, format!("Lost{at}, {number}: the upstream refused it ({why}){words}"), action)
             }
         }
     }

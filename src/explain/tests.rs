@@ -268,7 +268,13 @@ fn records_that_fold_at_once_leave_what_was_known_before() {
             if object.reason == "Before" {
                 break;
             }
-            store.fold((RecordId(record), &object), into, &SmolStr::default(), 1, Now::at(number.cast_signed()));
+            store.fold(
+                (RecordId(record), &object),
+                into,
+                &SmolStr::default(),
+                (1, (0, 0)),
+                Now::at(number.cast_signed()),
+            );
         }
     }
     let history = store.histories().next().unwrap();
@@ -304,7 +310,7 @@ fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
     let (one, other) = (event(0, "One", "m"), event(0, "Two", "m"));
     let fold = |store: &mut Store, event: &Event, record: u64| {
         accept(store, event, record, 1);
-        store.fold((RecordId(record), event), into, &SmolStr::default(), 1, now);
+        store.fold((RecordId(record), event), into, &SmolStr::default(), (1, (0, 0)), now);
     };
     fold(&mut store, &one, 1);
     fold(&mut store, &other, 2);
@@ -314,12 +320,12 @@ fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
     fold(&mut store, &one, 3);
     let facts = |store: &Store| {
         let history = store.histories().next().unwrap();
-        let numbers = |fact: &Fact| (fact.folded, fact.folded_shown, fact.lost);
+        let numbers = |fact: &Fact| (fact.folded, fact.folded_shown, fact.lost());
         history.facts.iter().map(numbers).collect::<Vec<_>>()
     };
-    assert_eq!(facts(&store), [(2, 1, (0, "")), (1, 1, (0, "")), (0, 0, (0, ""))]);
+    assert_eq!(facts(&store), [(2, 1, 0), (1, 1, 0), (0, 0, 0)]);
     store.remark(spot, (Verdict::Lost, "deleted"), 1, Some(into.0), "", now);
-    assert_eq!(facts(&store), [(1, 1, (1, "deleted")), (1, 1, (0, "")), (0, 0, (0, ""))]);
+    assert_eq!(facts(&store), [(1, 1, 1), (1, 1, 0), (0, 0, 0)]);
 }
 
 /// Fault: after it was off, it claimed to know the time in which it was.
@@ -331,4 +337,34 @@ fn nothing_is_known_of_the_time_before_it_was_turned_on() {
     store.set_settings(Settings::default(), 0, Now::at(2));
     store.set_settings(on, 7, Now::at(9));
     assert_eq!((store.span(), store.rejected()), ((Some(1), Some(9)), 7));
+}
+
+/// Fault: all losses were said to have the newest one's reason.
+#[test]
+fn losses_are_counted_by_reason() {
+    let mut store = store(1_000_000);
+    let event = event(0, "R", "m");
+    accept(&mut store, &event, 1, 1);
+    let spot = store.spot(&event, Now::at(1)).unwrap();
+    for (why, number) in [("forbidden", 5), ("deleted", 3), ("forbidden", 1)] {
+        store.remark(spot, (Verdict::Lost, why), number, Some(RecordId(1)), "", Now::at(2));
+    }
+    let history = store.histories().next().unwrap();
+    assert_eq!(history.facts[0].lost, [("forbidden", 6), ("deleted", 3)]);
+}
+
+/// Fault: after twenty other decisions, nothing was known of why and when occurrences were lost.
+#[test]
+fn the_newest_loss_of_a_fact_stays_known() {
+    let mut store = store(1_000_000);
+    let lost = event(0, "Lost", "m");
+    accept(&mut store, &lost, 1, 1);
+    let spot = store.spot(&lost, Now::at(1)).unwrap();
+    store.remark(spot, (Verdict::Lost, "forbidden"), 1, Some(RecordId(1)), "the webhook", Now::at(2));
+    for number in 0..100 {
+        accept(&mut store, &event(0, "Other", &format!("m{number}")), 2 + number, 3);
+    }
+    let history = store.histories().next().unwrap();
+    let texts: Vec<_> = history.decisions.iter().filter(|decision| decision.verdict == Verdict::Lost).collect();
+    assert_eq!((texts.len(), texts[0].text.as_str(), history.decisions.len()), (1, "the webhook", 20));
 }

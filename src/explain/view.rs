@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::{Group, History, Kept, MINUTES, Store};
+use super::{Group, History, Kept, MINUTES, Store, StormStates};
 use crate::clock::Mono;
 use crate::correlator::Key;
 use crate::outbox::RecordId;
@@ -76,10 +76,10 @@ impl Store {
 
     /// Returns how many facts of the last hour the upstream shows nothing of, and the oldest of them. Covers only
     /// namespaces that the caller may see.
-    pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool, now: Mono) -> Unseen {
+    pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool, storms: &StormStates, now: Mono) -> Unseen {
         let mut unseen = Unseen::default();
         for history in self.histories().filter(|history| is_seen(&history.namespace)) {
-            for fact in history.facts.iter().filter(|fact| history.is_unseen(fact, now)) {
+            for fact in history.facts.iter().filter(|fact| history.is_unseen(fact, storms, now)) {
                 unseen.number += 1;
                 if unseen.oldest.as_ref().is_none_or(|(since, ..)| fact.first_received < *since) {
                     let object = history.object();

@@ -96,6 +96,16 @@ pub struct Leaving {
     records: Vec<(RecordId, Box<Record>)>,
 }
 
+/// The storm record that has taken records in, or the digest.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    pub(super) into: RecordId,
+    /// Its name, if another shard has it.
+    pub(super) name: SmolStr,
+    /// See [`Forgotten::reach`](super::Forgotten).
+    pub(super) reach: (u64, u64),
+}
+
 impl Leaving {
     /// Returns the number of occurrences that fold.
     pub fn occurrences(&self) -> u64 {
@@ -472,8 +482,8 @@ impl Outbox {
         self.leaving.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Folds records into their group's storm record in this shard. Returns that record and its name.
-    pub fn take_in(&mut self, leaving: &Leaving, now: Now) -> Option<(RecordId, SmolStr)> {
+    /// Folds records into their group's storm record in this shard, and returns that record.
+    pub fn take_in(&mut self, leaving: &Leaving, now: Now) -> Option<Taken> {
         let Leaving { class, source, membership, .. } = *leaving;
         let key = membership.key;
         let group = self.groups.waiting.entry(key).or_insert_with(|| Group::new(class, source, membership));
@@ -490,16 +500,34 @@ impl Outbox {
             let event = event.clone();
             self.note_storm(StormNews { begins, event });
         }
-        Some((into, name))
+        let reach = self.reach(into);
+        Some(Taken { into, name, reach })
+    }
+
+    /// Returns the occurrences that a digest or storm record counts, and those of them that the upstream shows.
+    pub fn reach(&self, id: RecordId) -> (u64, u64) {
+        match self.records.get(&id) {
+            Some(record) => (record.total + record.later.total(), record.settled()),
+            None => {
+                let budget = self.digests.get(&id).and_then(|budget| self.budgets.peek(&budget.0));
+                let total = budget.and_then(Budget::digest).map_or(0, |digest| digest.total);
+                (total, total)
+            }
+        }
+    }
+
+    /// Returns the digests and storm records that this process continues.
+    pub fn digests(&self) -> impl Iterator<Item = RecordId> {
+        self.digests.keys().copied()
     }
 
     /// Notes that these records were folded, for their correlators to forget them and for reads of their objects.
-    pub fn has_left(&mut self, leaving: Leaving, into: Option<(RecordId, SmolStr)>, now: Now) {
-        let Some((into, name)) = into else { return };
+    pub fn has_left(&mut self, leaving: Leaving, into: Option<Taken>, now: Now) {
+        let Some(into) = into else { return };
         for (id, record) in leaving.records {
-            self.forgotten.push(record.forgotten(id, into, Kind::Storm, &name));
+            self.forgotten.push(record.forgotten(id, &into, Kind::Storm));
             let key = self.groups.object(&record.event);
-            self.folded.add(key, record.event, record.pending.total(), &name, now.mono);
+            self.folded.add(key, record.event, record.pending.total(), &into.name, now.mono);
         }
     }
 

@@ -188,9 +188,10 @@ impl Record {
     }
 
     /// Returns the message to the correlator that the record was folded.
-    pub(super) fn forgotten(&self, record: RecordId, into: RecordId, kind: Kind, name: &SmolStr) -> Forgotten {
+    pub(super) fn forgotten(&self, record: RecordId, into: &super::Taken, kind: Kind) -> Forgotten {
         let (event, number) = (Box::new(self.event.clone()), self.pending.total());
-        Forgotten { source: self.source, key: self.key, record, into, kind, name: name.clone(), event, number }
+        let super::Taken { into, name, reach } = into.clone();
+        Forgotten { source: self.source, key: self.key, record, into, kind, name, reach, event, number }
     }
 
     /// Whether an answer to a write is a 403 that may be temporary. An API server that has just started may not

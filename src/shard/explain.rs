@@ -22,6 +22,7 @@ pub(super) struct Noticed {
     name: SmolStr,
     message: SmolStr,
     sent: i64,
+    settled: u64,
     why: &'static str,
     text: SmolStr,
 }
@@ -65,18 +66,22 @@ impl Shard {
             Some(Answer::Stored(_) | Answer::Missing | Answer::Exists) | None => ("", SmolStr::default()),
         };
         let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());
-        Some(Noticed { spot, kind: seen.kind, name, message, sent: seen.sent, why, text })
+        let settled = self.outbox.reach(record).1;
+        Some(Noticed { spot, kind: seen.kind, name, message, sent: seen.sent, settled, why, text })
     }
 
     /// Notes the effect of an answer.
     pub(super) fn note_answer(&mut self, record: RecordId, noticed: &Noticed, settlement: &Settlement, now: Now) {
-        let Noticed { spot, kind, name, message, sent, why, text } = noticed;
+        let Noticed { spot, kind, name, message, sent, settled, why, text } = noticed;
         let written = settlement.written.total();
         if written > 0 {
             // Not all of the sent ones may have arrived. A record that owes nothing more has left the outbox.
             let count = self.outbox.glimpse(record).and_then(|seen| seen.shown).unwrap_or(*sent);
             let waiting = self.outbox.view(record).map_or(0, |view| view.waiting);
             self.explain.written(*spot, (record, *kind), (name, count), message, (written, waiting), now);
+        }
+        if let (Some((reason, _)), Kind::Storm) = (settlement.lost, kind) {
+            self.note_lost_storm(record, settled + written, reason.label());
         }
         let remark = match settlement.lost {
             Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),
@@ -103,10 +108,10 @@ impl Shard {
 
     /// Notes that a record has folded.
     pub(super) fn note_fold(&mut self, forgotten: &Forgotten, now: Now) {
-        let Forgotten { event, record, into, kind, name, number, .. } = forgotten;
+        let Forgotten { event, record, into, kind, name, number, reach, .. } = forgotten;
         // A storm record belongs to another shard, which has its own record numbers.
         let into = if *kind == Kind::Storm { RecordId(into.0 ^ ELSEWHERE) } else { *into };
-        self.explain.fold((*record, event), (into, *kind), name, *number, now);
+        self.explain.fold((*record, event), (into, *kind), name, (*number, *reach), now);
     }
 
     /// Notes that a client deleted a record with `lost` waiting occurrences.
@@ -155,7 +160,10 @@ impl Shards {
     /// Returns the facts of the last hour of which the upstream shows nothing, in namespaces that the caller may see.
     pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool) -> Unseen {
         let now = self.clock().now().mono;
-        self.each(|shard, _| shard.kept().unseen(is_seen, now)).into_iter().fold(Unseen::default(), Unseen::plus)
+        let storms = self.storm_states();
+        self.each(|shard, _| shard.kept().unseen(is_seen, &storms, now))
+            .into_iter()
+            .fold(Unseen::default(), Unseen::plus)
     }
 
     /// Returns occurrences, writes and losses per minute, the newest first.
@@ -208,7 +216,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Policy};
-    use crate::explain::Query;
+    use crate::explain::{Query, StormStates};
     use crate::outbox::{Applied, Entry, Fault, Refusal, RefusalReason, Request, Retry};
     use crate::shard::Settings;
     use crate::status::Status;
@@ -230,7 +238,7 @@ mod tests {
             let (_, entry) = earlier.take_changes().records.pop().unwrap();
             later.restore(Entry { kind, may_be_deleted, ..(*entry.unwrap()).clone() }, now, &policy);
             let query = Query { name: "web-0".to_owned(), ..Query::default() };
-            let known = later.explain(&query, now, &policy);
+            let known = later.explain(&query, now, &policy, &StormStates::default());
             let part = &known.objects[0].reasons[0];
             assert_eq!((part.received, part.shown, part.waiting.values().sum::<u64>()), (3, 0, 3));
             assert_eq!(later.kept().groups()[1].totals.received, 3);

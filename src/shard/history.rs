@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
     use crate::correlator::{KeySecret, NAME_BYTES_MAX, Naming, Settings};
-    use crate::explain::{Explanation, Query};
+    use crate::explain::{Explanation, Query, StormStates};
     use crate::outbox::{Applied, Fault, Request, Retry, Write};
     use crate::shard;
 
@@ -305,7 +305,7 @@ mod tests {
         let (mut shard, policy) = (Shard::new(KeySecret(1, 2), settings, 1), Policy::default());
         let text = |shard: &mut Shard, at| {
             let query = Query { name: "web-0".to_owned(), ..Query::default() };
-            let known = shard.explain(&query, Now::at(at), &policy);
+            let known = shard.explain(&query, Now::at(at), &policy, &StormStates::default());
             Explanation::new(&query, vec![known], crate::explain::Upstream::Up, at).answer.text
         };
         let is_stored = |shard: &mut Shard, version: &str, count, at| {
@@ -544,7 +544,7 @@ mod tests {
             while shard.next_write(at).is_some() {}
         }
         let query = Query { name: "web-0".to_owned(), ..Query::default() };
-        let known = shard.explain(&query, at, &policy);
+        let known = shard.explain(&query, at, &policy, &StormStates::default());
         let object = &known.objects[0];
         let forms: Vec<_> = object.records.iter().map(|record| (record.form, &*record.reason)).collect();
         assert_eq!(forms, [("single", "R1"), ("digest", "R2")], "{object:?}");

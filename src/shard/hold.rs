@@ -11,7 +11,7 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Key, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{self, DIGEST_REASON, Fate, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
+use crate::outbox::{self, DIGEST_REASON, Fate, Kind, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
 
 /// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +102,13 @@ impl Shard {
     /// Forgets a deleted record: its waiting occurrences are lost, and the next occurrence begins a new record.
     /// Returns the tickets of clients that waited for it.
     pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
+        let is_storm = self.outbox.glimpse(handle.record).is_some_and(|seen| seen.kind == Kind::Storm);
+        let settled = self.outbox.reach(handle.record).1;
         let (lost, waiting) = self.outbox.forget(handle.record, now);
         self.lose(LostReason::Deleted, lost.total(), now);
+        if is_storm {
+            self.note_lost_storm(handle.record, settled, LostReason::Deleted.label());
+        }
         self.note_deletion(handle, lost.total(), now);
         self.tell(handle, &Settled::Forgotten);
         waiting

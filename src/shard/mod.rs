@@ -33,6 +33,8 @@ pub use view::Row;
 
 pub use crate::outbox::Fate;
 
+use std::collections::VecDeque;
+
 use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
@@ -41,7 +43,7 @@ use crate::correlator::{
     Verdict,
 };
 use crate::event::Event;
-use crate::explain::{Ruling, Store, Verdict as Note};
+use crate::explain::{Ruling, Store, StormState, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::limits::Share;
 use crate::outbox::{
@@ -75,6 +77,9 @@ pub struct Shard {
     /// Pairs of a folded record and the record that it folded into, since the last call of `take_folds`; `None` if
     /// folds are not noted.
     folds: Option<Vec<(outbox::RecordId, outbox::RecordId)>>,
+    /// Storm records that were lost lately, for `explain`.
+    // LIMIT: `storms::LOST_STORMS`.
+    lost_storms: VecDeque<(outbox::RecordId, StormState)>,
 }
 
 labelled! {
@@ -153,6 +158,7 @@ impl Shard {
             ledger: Ledger::default(),
             closed: false,
             folds: None,
+            lost_storms: VecDeque::new(),
         }
     }
 

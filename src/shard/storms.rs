@@ -3,13 +3,19 @@
 
 use std::time::Duration;
 
+use super::explain::ELSEWHERE;
 use super::{Shard, Shards};
 use crate::clock::{Mono, Now};
+use crate::correlator::RecordId;
 use crate::event::Event;
+use crate::explain::{StormState, StormStates};
 use crate::outbox::{STORM_MARK, StormNews};
 
 /// The shard with the storm records.
 pub(super) const HOME: usize = 0;
+
+/// LIMIT: lost storm records that `explain` knows; the oldest is forgotten.
+const LOST_STORMS: usize = 1000;
 
 /// Totals of all storms, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,6 +34,25 @@ pub(super) fn is_storm(event: &Event) -> bool {
 }
 
 impl Shard {
+    /// Returns the states of the storm records here, under the numbers that `explain` has for them.
+    pub fn storm_states(&self) -> StormStates {
+        let live = self.outbox.digests().map(|id| {
+            let view = self.outbox.view(id).filter(|view| view.waiting > 0);
+            let why = view.map_or("group", |view| if view.is_in_flight { "in_flight" } else { view.why.label() });
+            (id, StormState { settled: self.outbox.reach(id).1, why, lost: None })
+        });
+        let lost = self.lost_storms.iter().copied();
+        lost.chain(live).map(|(id, state)| (RecordId(id.0 ^ ELSEWHERE), state)).collect()
+    }
+
+    /// Notes that a storm record has lost what it had not shown.
+    pub(super) fn note_lost_storm(&mut self, id: RecordId, settled: u64, why: &'static str) {
+        if self.lost_storms.len() == LOST_STORMS {
+            self.lost_storms.pop_front();
+        }
+        self.lost_storms.push_back((id, StormState { settled, why, lost: Some(why) }));
+    }
+
     /// Leaves storm records to another shard from now on; see [`hand_over`](Self::hand_over).
     pub fn fold_elsewhere(&mut self) {
         self.outbox.fold_elsewhere();
@@ -59,6 +84,11 @@ impl Shards {
             (0..self.count()).filter_map(|index| self.look(index, |shard| shard.outbox.oldest_unshown())).min();
         let oldest = oldest.map(|since| now.since(since)).unwrap_or_default();
         self.look(HOME, |home| Storms { groups: home.outbox.storms(), oldest, tokens: home.outbox.ceiling_tokens(now) })
+    }
+
+    /// Returns the states of all storm records.
+    pub(super) fn storm_states(&self) -> StormStates {
+        self.look(HOME, Shard::storm_states)
     }
 
     /// Returns storms that have begun or ended since the last call.

@@ -11,7 +11,9 @@ use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Policy, Rate, RecordId, Suppression, field_value};
 use crate::event::Event;
-use crate::explain::{Budget, Decided, Fact, History, Kept, Known, Object, Part, Query, Record, Window, stamp};
+use crate::explain::{
+    Budget, Decided, Fact, History, Kept, Known, Object, Part, Query, Record, StormStates, Window, stamp,
+};
 use crate::outbox::Kind;
 
 /// LIMIT: objects in the answer of one shard.
@@ -46,11 +48,11 @@ type Wanted<'a> = &'a dyn Fn(&History, &Fact) -> bool;
 
 impl Shard {
     /// Returns the shard's part of the answer about the objects that the query selects.
-    pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy) -> Known {
+    pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy, storms: &StormStates) -> Known {
         self.explain.tell();
         let mut matching = self.explain.histories().filter(|history| query.matches(history));
         let listed = matching.by_ref().take(OBJECTS);
-        let objects: Vec<Object> = listed.map(|history| self.describe(history, query, now, policy)).collect();
+        let objects: Vec<Object> = listed.map(|history| self.describe(history, query, now, (policy, storms))).collect();
         let more_objects = matching.count();
         let mut nearest = Vec::new();
         if objects.is_empty() {
@@ -70,7 +72,13 @@ impl Shard {
         Known { is_off, span, received, unread, objects, more_objects, nearest }
     }
 
-    fn describe(&self, history: &History, query: &Query, now: Now, policy: &Policy) -> Object {
+    fn describe(
+        &self,
+        history: &History,
+        query: &Query,
+        now: Now,
+        (policy, storms): (&Policy, &StormStates),
+    ) -> Object {
         let mut budgets: Vec<Budget> = Vec::new();
         let is_shown = Fact::is_reported;
         for (number, fact) in history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact)) {
@@ -90,19 +98,19 @@ impl Shard {
             name: history.name.clone(),
             uid: history.uid.clone(),
             api_version: history.api_version.clone(),
-            reasons: facts.map(|(number, fact)| self.part(history, number, fact, policy)).collect(),
+            reasons: facts.map(|(number, fact)| self.part(history, (number, fact), policy, storms)).collect(),
             budgets,
-            records: self.records(history, query),
+            records: self.records(history, query, storms),
             decisions: self.decisions(history, query, now),
             forgotten_decisions: history.forgotten,
         }
     }
 
-    fn part(&self, history: &History, number: usize, fact: &Fact, policy: &Policy) -> Part {
+    fn part(&self, history: &History, (number, fact): (usize, &Fact), policy: &Policy, storms: &StormStates) -> Part {
         let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
         let mut in_summary = fact.folded;
         // A record may have more: of a time in which `explain` was off, or of other objects.
-        let mut rest = fact.received.saturating_sub(fact.folded + fact.lost.0 + fact.rejected);
+        let mut rest = fact.received.saturating_sub(fact.folded + fact.lost() + fact.rejected);
         // A digest of an earlier process is a record of its own.
         let is_own = |kept: &&Kept| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
         let own = history.records.iter().filter(is_own).map(|kept| kept.record);
@@ -120,11 +128,18 @@ impl Shard {
                 *waiting.entry(why).or_insert(0) += number;
             }
         }
-        let others = in_summary + fact.lost.0 + fact.rejected + waiting.values().sum::<u64>();
-        let shown = fact.shown.min(fact.received.saturating_sub(others));
-        if fact.lost.0 > 0 {
-            lost.insert(fact.lost.1, fact.lost.0);
+        lost.extend(fact.lost.iter().copied());
+        if let Some(storm) = fact.into.and_then(|into| storms.get(&into)) {
+            let unshown = fact.unshown(storm);
+            in_summary -= unshown;
+            match storm.lost {
+                _ if unshown == 0 => {}
+                Some(why) => *lost.entry(why).or_insert(0) += unshown,
+                None => *waiting.entry(storm.why).or_insert(0) += unshown,
+            }
         }
+        let others = in_summary + lost.values().sum::<u64>() + fact.rejected + waiting.values().sum::<u64>();
+        let shown = fact.shown.min(fact.received.saturating_sub(others));
         // Dropped occurrences that a later write of their record has counted are shown.
         let suppressed = fact.dropped.min(fact.received.saturating_sub(shown + others));
         if suppressed > 0 {
@@ -188,7 +203,7 @@ impl Shard {
         })
     }
 
-    fn records(&self, history: &History, query: &Query) -> Vec<Record> {
+    fn records(&self, history: &History, query: &Query, storms: &StormStates) -> Vec<Record> {
         let meant = || history.facts.iter().enumerate().filter(|(_, fact)| query.means(history, fact));
         let of_query =
             |kept: &&Kept| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
@@ -199,6 +214,8 @@ impl Shard {
             let state = match &view {
                 Some(view) if view.is_in_flight => "in-flight",
                 Some(view) if view.waiting > 0 => "waiting",
+                _ if storms.get(&kept.record).is_some_and(|storm| storm.lost.is_some()) => "ended",
+                _ if storms.get(&kept.record).is_some_and(|storm| storm.settled == 0) => "unwritten",
                 _ if known.is_gone => "gone",
                 _ if known.has_ended && !known.stored => "ended",
                 _ if known.stored => "settled",
@@ -271,7 +288,7 @@ impl Shard {
             per_second: fact.rates.received.per_second(now.mono),
             received,
             writes: fact.rates.writes.within(window, now.mono),
-            lost: fact.lost.0 + fact.dropped,
+            lost: fact.lost() + fact.dropped,
         };
         facts.into_iter().filter(|(received, ..)| *received > 0).map(row).collect()
     }
@@ -301,7 +318,8 @@ impl Shards {
     /// Returns each shard's part of the answer about the objects that the query selects.
     pub fn explain(&self, query: &Query) -> Vec<Known> {
         let policy = self.policy();
-        self.each(|shard, now| shard.explain(query, now, &policy))
+        let storms = self.storm_states();
+        self.each(|shard, now| shard.explain(query, now, &policy, &storms))
     }
 
     /// Returns the selected facts with the most occurrences within a window.

@@ -3,6 +3,8 @@
 //! The record is paused first, so that no pending write follows the delete (`shard/hold.rs`). Once the upstream has
 //! deleted it, its waiting occurrences are lost with reason `deleted`, and the next occurrence creates a new record.
 
+use std::time::Duration;
+
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -18,11 +20,17 @@ use super::hold::is_in_doubt;
 use super::options::{Faults, Parameters};
 use super::rejection::{as_asked, under};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
+use crate::event::Event;
 use crate::event::json::EventList;
 use crate::event::protobuf::{self, DeleteOptions as Given};
-use crate::shard::Lead;
+use crate::shard::{Held, Lead};
 use crate::status::{Status, StatusDetails};
-use crate::upstream::{DeleteOptions, Deleted, ListOptions};
+use crate::upstream::{DeleteOptions, Deleted, ListOptions, Version};
+
+/// LIMIT: duration of a deletecollection; then the client is asked to repeat it for the rest. An API server's own limit.
+const LONGEST: Duration = Duration::from_secs(60);
+/// LIMIT: bytes of the deleted events that the answer to a deletecollection shows. Further ones are deleted too.
+const SHOWN_BYTES: usize = 16 << 20;
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
 pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
@@ -142,36 +150,136 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
     let turn = face.list_turn(asked.user()).await?;
     let deleting = {
         let (face, namespace) = (face.clone(), asked.namespace);
-        async move { delete_listed(&face, &namespace, &list, &options).await.map(|list| (turn, list)) }
+        async move {
+            let deleted = delete_pages(&face, &namespace, &list, &options).await;
+            if !options.dry_run {
+                ack::followed(&face).await;
+            }
+            deleted.map(|list| (turn, list))
+        }
     };
     let (turn, list) = face.to_the_end((asked.turn, Bytes::new()), deleting).await?;
     Ok(face.encoded(turn, form, list).await)
 }
 
-async fn delete_listed(
+/// Deletes the events that `list` selects, in pages. As an API server does, which has pages too, it deletes those that
+/// existed at the first one. The answer lists all pages, and continues after the last one if `list` has a limit.
+async fn delete_pages(
     face: &Face,
     namespace: &str,
     list: &ListOptions,
     options: &DeleteOptions,
 ) -> Result<EventList, Status> {
-    let list = face.0.upstream.delete_collection(namespace, list, options).await?;
-    if options.dry_run {
-        return Ok(list);
+    let Some(most) = face.0.upstream.deletion_page() else {
+        return delete_page(face, namespace, list, options).await;
+    };
+    let clock = face.0.shards.clock();
+    let end = clock.now().mono.after(LONGEST);
+    let mut page = list.clone();
+    if let (0, Version::AtLeast(version)) = (list.limit, list.version) {
+        // With a limit, it would be exactly this version.
+        page.version = Version::NotOlderThan(version);
     }
-    // Only stored events: a record that is not yet created is not in the list.
-    for event in &list.items {
-        let name = &event.metadata.name;
-        let told = face.0.aliases.get(namespace, name);
-        // The record of this name, even if its alias leads to another one.
-        let held = face.0.shards.hold(event, name, Lead::Name);
-        let held = held.or_else(|| face.0.shards.hold(&told?, name, Lead::Name));
-        if let Some(held) = held {
-            held.forget();
+    let (mut whole, mut number, mut room) = (EventList::default(), 0, SHOWN_BYTES);
+    loop {
+        page.limit = list.limit.checked_sub(number).filter(|left| *left > 0).map_or(most, |left| left.min(most));
+        let part = delete_page(face, namespace, &page, options).await?;
+        number += part.items.len();
+        if whole.resource_version.is_empty() {
+            whole.resource_version = part.resource_version;
         }
-        face.0.aliases.remove(namespace, name);
+        (whole.continue_token, whole.remaining_item_count) = (part.continue_token, part.remaining_item_count);
+        show(&mut whole.items, part.items, &mut room);
+        if whole.continue_token.is_empty() || (list.limit != 0 && number >= list.limit) {
+            return Ok(whole);
+        }
+        if clock.now().mono >= end {
+            let message = format!("eventweir: {number} events are deleted; please repeat the request for the rest");
+            return Err(Status::new(504, "Timeout", message).with_retry_after(1));
+        }
+        page.continue_token = whole.continue_token.to_string();
+        page.version = Version::Newest;
     }
-    ack::followed(face).await;
-    Ok(list)
+}
+
+/// Adds deleted events to those of the answer, until one has no room.
+fn show(shown: &mut Vec<Event>, deleted: Vec<Event>, room: &mut usize) {
+    for event in deleted {
+        *room = room.saturating_sub(event.approximate_size());
+        if *room > 0 {
+            shown.push(event);
+        }
+    }
+}
+
+/// Deletes one page of events. Their records are paused before, as for a DELETE of each.
+async fn delete_page(
+    face: &Face,
+    namespace: &str,
+    page: &ListOptions,
+    options: &DeleteOptions,
+) -> Result<EventList, Status> {
+    let upstream = &face.0.upstream;
+    if options.dry_run {
+        return upstream.delete_collection(namespace, page, options).await;
+    }
+    let listed = match upstream.list(Some(namespace), page).await {
+        Ok(list) => list.items,
+        // eventweir may not list. Then a failure cannot be followed.
+        Err(status) if status.code == 403 => Vec::new(),
+        Err(status) => return Err(status),
+    };
+    let held: Vec<Held> = listed.iter().filter_map(|event| face.hold_listed(namespace, event)).collect();
+    drop(listed);
+    let quiet = async {
+        for held in &held {
+            held.quiet(QUIET).await;
+        }
+    };
+    let _in_time = tokio::time::timeout(QUIET, quiet).await;
+    let deleted = upstream.delete_collection(namespace, page, options).await;
+    match &deleted {
+        // Only stored events: a record that is not yet created is not in the list.
+        Ok(list) => {
+            for event in &list.items {
+                if let Some(held) = face.hold_listed(namespace, event) {
+                    held.forget();
+                }
+                face.0.aliases.remove(namespace, &event.metadata.name);
+            }
+        }
+        Err(status) => doubt_each(face, namespace, held, status).await,
+    }
+    deleted
+}
+
+/// Follows a deletion of records that was refused or got no answer. Some of them may be deleted even after a refusal,
+/// which is that of the first event that could not be deleted.
+async fn doubt_each(face: &Face, namespace: &str, held: Vec<Held>, status: &Status) {
+    for held in held {
+        if is_in_doubt(status) {
+            held.doubt();
+            continue;
+        }
+        match face.0.upstream.get(namespace, &held.name()).await {
+            Ok(_) => drop(held),
+            Err(status) if status.code == 404 => {
+                face.0.aliases.remove(namespace, &held.name());
+                held.forget();
+            }
+            Err(_) => held.doubt(),
+        }
+    }
+}
+
+impl Face {
+    /// Pauses the record of a listed event: the record of this name, even if its alias leads to another one.
+    fn hold_listed(&self, namespace: &str, event: &Event) -> Option<Held> {
+        let name = &event.metadata.name;
+        let told = self.0.aliases.get(namespace, name);
+        let held = self.0.shards.hold(event, name, Lead::Name);
+        held.or_else(|| self.0.shards.hold(&told?, name, Lead::Name))
+    }
 }
 
 /// Reads the request, checked in the apiserver's order.
@@ -253,6 +361,16 @@ fn checked(given: Given) -> Result<DeleteOptions, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_answer_shows_as_many_events_as_have_room() {
+        let (mut shown, event) = (Vec::new(), Event::default());
+        let mut room = 5 * event.approximate_size();
+        for number in [3, 3, 3] {
+            show(&mut shown, vec![event.clone(); number], &mut room);
+        }
+        assert_eq!((shown.len(), room), (4, 0));
+    }
 
     /// `tests/api` replays recorded bodies and queries.
     #[test]

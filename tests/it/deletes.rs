@@ -367,6 +367,71 @@ async fn a_deletecollection_keeps_records_that_its_selector_does_not_match() {
     assert_eq!(deleted(&balance), 0);
 }
 
+/// Returns the counts of stored events after a deletecollection that fails, and one more occurrence of one of them.
+async fn counts_after_a_deletion_with(fault: Fault) -> Vec<i32> {
+    let (fake, program, first) = written("outbox: {coalesceInterval: 1m}\n").await;
+    let client = &mut program.client().await;
+    let other = event("node-1", "web-1", "BackOff", "restarting");
+    client.post(&other).await;
+    program.until("it is written", || fake.shown() == 2).await;
+    client.post(&first).await;
+    fake.plan(move |seen| if seen.method == "DELETE" { fault } else { Fault::None });
+    let reply = client.send("DELETE", EVENTS, &[], b"").await;
+    assert!(reply.status >= 400, "{}", reply.text());
+    client.post(&other).await;
+    program.settle().await;
+    program.stop().await;
+    fake.events().iter().map(|event| event.count).collect()
+}
+
+/// Fault: the deleted events were created again with their whole counts.
+#[tokio::test]
+async fn a_deletecollection_that_fails_restores_nothing_that_it_has_deleted() {
+    for fault in [Fault::After(500), Fault::After(409), Fault::ResetAfter, Fault::GarbledAfter] {
+        assert_eq!(counts_after_a_deletion_with(fault).await, [1], "{fault:?}");
+    }
+    assert_eq!(counts_after_a_deletion_with(Fault::Before(403)).await, [2, 2], "refused");
+}
+
+/// Fault: a deletion that took longer than `upstream.timeout`, or had a long answer, was cut off.
+#[tokio::test]
+async fn a_deletecollection_asks_for_pages_and_ends_at_its_clients_limit() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    for number in 0..900 {
+        let mut event = plain();
+        event.metadata.name = format!("e-{number:03}").into();
+        assert!(fake.create(event));
+    }
+    for (query, requests, deleted, is_more) in
+        [("?limit=150", 1, 150, true), ("?limit=250", 2, 250, true), ("", 3, 500, false)]
+    {
+        fake.take_methods();
+        let reply = client.send("DELETE", &format!("{EVENTS}{query}"), &[], b"").await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        let list = reply.json();
+        assert_eq!(fake.take_methods().iter().filter(|method| *method == "DELETE").count(), requests);
+        assert_eq!(list["items"].as_array().unwrap().len(), deleted);
+        assert_eq!(list["metadata"]["continue"].is_string(), is_more);
+    }
+    assert_eq!(fake.all(), []);
+    // A slow one ends, and says so.
+    for number in 0..400 {
+        let mut event = plain();
+        event.metadata.name = format!("e-{number:03}").into();
+        assert!(fake.create(event));
+    }
+    let clock = fake.clock();
+    fake.plan(move |_| {
+        clock.advance(Duration::from_secs(30));
+        Fault::None
+    });
+    let reply = client.send("DELETE", EVENTS, &[], b"").await;
+    assert_eq!((reply.status, fake.all().len()), (504, 200), "{}", reply.text());
+    program.stop().await;
+}
+
 /// Starts an apiserver over TCP that deletes all events at once but delays the answer. `fake` answers all other
 /// requests.
 async fn serve(fake: FakeApiserver, has_deleted: Arc<Semaphore>, may_answer: Arc<Semaphore>) -> (String, JoinSet<()>) {

@@ -442,12 +442,12 @@ impl FakeApiserver {
                 state.store.replace(request.event.clone().unwrap(), &options, now)?.event
             }
             Method::DELETE if name.is_empty() => {
-                let page = state.store.list(Some(namespace), &ListOptions::default(), now)?;
-                let all = request.reading.answer(&mut state.store, request.group, namespace, now);
+                let page = state.store.list(Some(namespace), &request.reading.list, now)?;
+                let listed = request.reading.answer(&mut state.store, request.group, namespace, now);
                 for event in &page.items {
                     state.store.delete(namespace, &event.metadata.name, &DeleteOptions::default(), now)?;
                 }
-                return all;
+                return listed;
             }
             Method::DELETE => {
                 state.store.delete(namespace, name, &DeleteOptions::default(), now)?;

@@ -16,7 +16,7 @@ use super::fake::managed;
 /// A LIST, or a WATCH from a version.
 #[derive(Default)]
 pub(crate) struct Reading {
-    list: ListOptions,
+    pub(crate) list: ListOptions,
     watch: Option<WatchOptions>,
 }
 

@@ -1,5 +1,6 @@
 //! Builds the client of an API server, and classifies its errors.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,9 +17,10 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use super::lanes::Lanes;
+use super::plugin::Plugin;
 use super::renewed::{Identity, Renewed};
 use super::transport::{NoConnection, Protocols, https_connector, is_spared};
-use crate::clock::Clock;
+use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, cut};
 use crate::upstream::answer::Failure;
 
@@ -122,15 +124,19 @@ fn plugin(error: &AuthError) -> Option<String> {
     }
 }
 
+/// kube's layers, which add headers. Answers a request with its headers.
+pub(super) type Layers = BoxCloneSyncService<http::Request<Body>, Response<()>, BoxError>;
+
 /// Our credentials.
 #[derive(Debug)]
-pub(super) struct Credentials {
-    /// kube's layers, which add headers. Answers a request with its headers.
-    layers: BoxCloneSyncService<http::Request<Body>, Response<()>, BoxError>,
+pub(super) enum Credentials {
+    /// They do not change.
+    Lasting(Layers),
+    /// They are those of a plugin, which kube runs before its token expires.
+    Plugin(Arc<Plugin>),
 }
 
 impl Credentials {
-    /// kube runs exec plugins before their tokens expire.
     pub(super) fn of(config: &kube::Config) -> Result<Self, Error> {
         let auth_layer = checked(|| config.auth_layer())?;
         let mirror = async |request: http::Request<Body>| {
@@ -143,15 +149,22 @@ impl Credentials {
             .layer(config.extra_headers_layer()?)
             .map_err(BoxError::from)
             .service_fn(mirror);
-        Ok(Self { layers: BoxCloneSyncService::new(layers) })
+        let (layers, auth) = (Layers::new(layers), &config.auth_info);
+        let has_plugin = auth.exec.is_some() || auth.auth_provider.is_some();
+        Ok(if has_plugin { Self::Plugin(Plugin::new(layers)) } else { Self::Lasting(layers) })
     }
 
     /// Returns the headers of a request.
     ///
     /// # Errors
     /// When an exec plugin fails.
-    pub(super) async fn headers(&self) -> Result<HeaderMap, BoxError> {
-        Ok(self.layers.clone().oneshot(http::Request::new(Body::empty())).await?.into_parts().0.headers)
+    pub(super) async fn headers(&self, now: Mono) -> Result<HeaderMap, BoxError> {
+        match self {
+            Self::Lasting(layers) => {
+                Ok(layers.clone().oneshot(http::Request::new(Body::empty())).await?.into_parts().0.headers)
+            }
+            Self::Plugin(plugin) => plugin.headers(now).await,
+        }
     }
 }
 
@@ -205,7 +218,9 @@ pub(super) async fn service(
         let renewed = Arc::clone(&link);
         async move {
             let link = renewed.current().await;
-            request.headers_mut().extend(link.credentials.headers().await?);
+            let headers = link.credentials.headers(renewed.now()).await;
+            let headers = headers.inspect_err(|fault| renewed.failed(&link, &**fault))?;
+            request.headers_mut().extend(headers);
             let (seat, transport) = link.lanes.seat();
             let answer = transport.send(request).await?;
             if answer.status() == StatusCode::UNAUTHORIZED {
@@ -275,6 +290,28 @@ fn words(error: &Fault) -> String {
         Some(status) => status.message.clone(),
         None if error.is::<serde_json::Error>() => "the answer is not an API server's".to_owned(),
         None => error.to_string(),
+    }
+}
+
+/// An error that several requests get.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(Arc<dyn std::error::Error + Send + Sync>);
+
+impl From<BoxError> for Shared {
+    fn from(error: BoxError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Shared {
+    fn source(&self) -> Option<&Fault> {
+        Some(&*self.0)
     }
 }
 

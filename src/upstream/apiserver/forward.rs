@@ -87,7 +87,7 @@ impl Forwarder {
             Standing::Accepted if may_be_proxied(request.uri()) => &link.apart,
             Standing::Accepted => &link.lanes,
         };
-        let ours = link.prepare(&mut request).await?;
+        let ours = link.prepare(&mut request, &self.0).await?;
         let (seat, transport) = lanes.seat();
         let copy = copy(&request);
         let answer = match (transport.send(request).await, copy) {
@@ -104,7 +104,7 @@ impl Forwarder {
     /// As [`Self::send`].
     pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Box<Status>> {
         let link = self.0.current().await;
-        let ours = link.prepare(&mut request).await?;
+        let ours = link.prepare(&mut request, &self.0).await?;
         let answer = link.upgrades.request(request).await.map_err(|fault| unanswered(&fault))?;
         self.checked(answer, ours.then_some(&link))
     }
@@ -136,12 +136,18 @@ impl Link {
     }
 
     /// Addresses a request to the API server, and adds our credentials. Returns whether a 401 is about them.
-    async fn prepare(&self, request: &mut Request<Outgoing>) -> Result<bool, Box<Status>> {
+    async fn prepare(
+        self: &Arc<Self>,
+        request: &mut Request<Outgoing>,
+        renewed: &Renewed<Self>,
+    ) -> Result<bool, Box<Status>> {
         let may_be_proxied = may_be_proxied(request.uri());
         let wrong = |fault| Status::bad_request(format!("eventweir: the path cannot be forwarded: {fault}"));
         *request.uri_mut() = at(&self.cluster, request.uri()).map_err(wrong)?;
         let Some(credentials) = &self.credentials else { return Ok(false) };
-        let headers = credentials.headers().await.map_err(|fault| unanswered(&*fault))?;
+        let headers = credentials.headers(renewed.now()).await;
+        let headers =
+            headers.inspect_err(|fault| renewed.failed(self, &**fault)).map_err(|fault| unanswered(&*fault))?;
         // The request names the caller. No part of a user that our kubeconfig names with `as` may be added.
         let kept = headers.iter().filter(|(name, _)| !is_impersonation(name));
         request.headers_mut().extend(kept.map(|(name, value)| (name.clone(), value.clone())));

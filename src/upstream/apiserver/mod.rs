@@ -10,6 +10,7 @@ pub(super) mod decode;
 mod forward;
 mod history;
 mod lanes;
+mod plugin;
 mod renewed;
 pub(super) mod request;
 #[cfg(test)]

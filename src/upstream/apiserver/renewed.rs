@@ -15,13 +15,15 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::connect::{Error, Settings, cause_of, config};
+use super::plugin::is_of_another_kind;
 use crate::clock::{Clock, Mono};
 
-/// Interval between reads of the files; kube's and client-go's for a token.
-const AGE_MAX: Duration = Duration::from_secs(60);
-/// LIMIT: shortest interval between runs of an exec plugin whose credentials are refused. Its client certificate is
-/// renewed only then, so not behind a proxy that refuses an expired one in the TLS handshake.
-const PLUGIN_PAUSE: Duration = Duration::from_secs(10);
+/// Interval between reads of the files; kube's and client-go's for a token. kube also renews a token this long before its
+/// expiry.
+pub(super) const AGE_MAX: Duration = Duration::from_secs(60);
+/// LIMIT: shortest interval between runs of an exec plugin whose credentials are refused or expire. Its client certificate
+/// is renewed only when refused, so not behind a proxy that refuses an expired one in the TLS handshake.
+pub(super) const PLUGIN_PAUSE: Duration = Duration::from_secs(10);
 
 /// Whose credentials requests carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,13 +85,18 @@ impl<T: Send + Sync + 'static> Renewed<T> {
 
     /// Returns what was made of the newest files. While one request reads them, others use what there is.
     pub(super) async fn current(self: &Arc<Self>) -> Arc<T> {
-        let now = self.clock.now().mono;
+        let now = self.now();
         if self.due.load(Ordering::Relaxed) <= now.0 {
             let (renewed, runtime) = (Arc::clone(self), Handle::current());
             // On another thread, which may run an exec plugin, and goes on if this request ends before.
             let _ended = spawn_blocking(move || runtime.block_on(renewed.renew(now))).await;
         }
         self.current.load_full()
+    }
+
+    /// Returns the time.
+    pub(super) fn now(&self) -> Mono {
+        self.clock.now().mono
     }
 
     async fn renew(&self, now: Mono) {
@@ -144,7 +151,14 @@ impl<T: Send + Sync + 'static> Renewed<T> {
     pub(super) fn refused(&self, used: &Arc<T>) {
         if Arc::ptr_eq(&self.current.load(), used) {
             self.refused.store(true, Ordering::Relaxed);
-            self.due.store(self.clock.now().mono.0, Ordering::Relaxed);
+            self.due.store(self.now().0, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that `used` could give no credentials. If its exec plugin has others now, that is as a refusal.
+    pub(super) fn failed(&self, used: &Arc<T>, fault: &(dyn std::error::Error + 'static)) {
+        if is_of_another_kind(fault) {
+            self.refused(used);
         }
     }
 }

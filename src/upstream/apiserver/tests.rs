@@ -421,7 +421,7 @@ async fn the_error_of_a_broken_kubeconfig_has_none_of_its_tokens() {
     assert!(cause.contains("line 5 column 13") && !format!("{fault:?}").contains("SECRET"), "{cause}");
 }
 
-fn plugin(script: &str) -> Value {
+pub(super) fn plugin(script: &str) -> Value {
     json!({"exec": {
         "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "sh", "args": ["-c", script],
     }})

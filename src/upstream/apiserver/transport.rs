@@ -5,10 +5,12 @@
 //! request of a burst that comes before the first handshake is done.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt as _;
 use http::uri::Scheme;
 use http::{Request, Response, Uri};
 use hyper::body::{Body as HttpBody, Incoming};
@@ -19,12 +21,14 @@ use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kube::client::ConfigExt as _;
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
+use tokio::time::{Sleep, sleep};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt as _};
 
-use super::connect::{Error, causes};
+use super::connect::{Error, Shared, causes};
 
 pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
@@ -39,6 +43,10 @@ const STREAM_WINDOW: u32 = 128 << 10;
 const CONNECTION_WINDOW: u32 = 128 * STREAM_WINDOW;
 /// LIMIT: bytes of the header of an answer over HTTP/2. A longer one is 502; much longer ones end the connection.
 const HEADER_BYTES: u32 = 256 << 10;
+
+/// LIMIT: time after a failed attempt to connect in which further ones fail at once. Otherwise requests that have waited
+/// for it would try again, one after another, and each would take `timeout`.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// The connections to one API server.
 #[derive(Debug)]
@@ -84,8 +92,8 @@ where
         let any = connector(https.clone(), timeout, |_| Ok::<_, Infallible>(()));
         let http2 = connector(https, timeout, |http2| if http2 { Ok(()) } else { Err(NotHttp2) });
         Self {
-            probe: any.clone(),
-            http2: Builder::clone(&builder).http2_only(true).build(http2),
+            probe: pausing(any.clone()),
+            http2: Builder::clone(&builder).http2_only(true).build(pausing(http2)),
             http1: builder.pool_idle_timeout(silence).build(any),
             multiplexes: ArcSwap::default(),
         }
@@ -183,6 +191,28 @@ pub(super) fn connector<E: Into<BoxError> + 'static>(
             tracing::debug!(http2, "connected to the API server");
             accept(http2).map_err(Into::into)?;
             Ok(connection)
+        }
+    }))
+}
+
+/// Returns a connector of one connection that many requests share. See [`PAUSE`].
+fn pausing(connector: Connector) -> Connector {
+    /// The newest failure, and the end of its pause.
+    type Failed = Option<(Pin<Box<Sleep>>, Shared)>;
+    let failed = Arc::<Mutex<Failed>>::default();
+    BoxCloneSyncService::new(tower::service_fn(move |uri: Uri| {
+        let (connector, failed) = (connector.clone(), Arc::clone(&failed));
+        async move {
+            if let Some((pause, fault)) = &mut *failed.lock()
+                && pause.as_mut().now_or_never().is_none()
+            {
+                return Err(fault.clone().into());
+            }
+            connector.oneshot(uri).await.map_err(|fault| {
+                let fault = Shared::from(fault);
+                *failed.lock() = Some((Box::pin(sleep(PAUSE)), fault.clone()));
+                fault.into()
+            })
         }
     }))
 }

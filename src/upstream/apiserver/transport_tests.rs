@@ -326,6 +326,52 @@ async fn a_dead_address_of_a_name_leaves_time_for_the_next() {
     assert_eq!(connection.inner().peer_addr().unwrap(), addresses[1]);
 }
 
+/// Accepts TCP connections, counts them, and serves the first ones only. They close at a request.
+async fn accept(listener: TcpListener, attempts: Arc<AtomicUsize>, served: usize) {
+    let (mut connections, mut silent) = (JoinSet::new(), Vec::new());
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        if attempts.fetch_add(1, Ordering::Relaxed) < served {
+            connections.spawn(serve(stream, tls(&["h2"], &[]), Arc::default(), |_| Act::HangUp));
+        } else {
+            silent.push(stream);
+        }
+    }
+}
+
+/// Fault: requests that had waited for an attempt to connect tried again one after another, each for the whole timeout.
+#[tokio::test]
+async fn an_attempt_to_connect_fails_all_that_wait_for_it() {
+    // The protocol is not known yet, or it is and the connection was closed.
+    for served in [0, 2] {
+        let (listener, attempts) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Arc::<AtomicUsize>::default());
+        let (address, directory) = (listener.local_addr().unwrap(), tempfile::tempdir().unwrap());
+        let path = directory.path().join("kubeconfig");
+        write_kubeconfig(&path, address, NAME);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(listener, Arc::clone(&attempts), served));
+        let config = config(&Settings { kubeconfig: Some(path), ..Settings::default() }).await.unwrap();
+        let timeout = Duration::from_secs(1);
+        let https = transport::https_connector(&config, transport::Protocols::All, timeout).unwrap();
+        let lanes = Arc::new(lanes::Lanes::<Body>::over(https, timeout));
+        let send = move |lanes: Arc<lanes::Lanes<Body>>| async move {
+            let request = http::Request::get(format!("https://{address}/"));
+            let request = request.header("authorization", "Bearer t").header("user-agent", "test");
+            let fault = lanes.seat().1.send(request.body(Body::empty()).unwrap()).await.unwrap_err();
+            matches!(connect::classify(&*fault), Failure::NotSent(_))
+        };
+        if served > 0 {
+            assert!(!send(Arc::clone(&lanes)).await, "the connection breaks");
+        }
+        let mut waiting = JoinSet::new();
+        for _ in 0..5 {
+            waiting.spawn(send(Arc::clone(&lanes)));
+        }
+        assert_eq!(waiting.join_all().await, [true; 5], "{served}");
+        assert_eq!(attempts.load(Ordering::Relaxed), served + 1);
+    }
+}
+
 #[tokio::test]
 async fn the_protocol_is_determined_again_when_http2_is_gone() {
     let act = |connection| if connection == 1 { Act::HangUp } else { Act::Answer };

@@ -3,7 +3,9 @@
 //! A separate task writes. When it cannot keep up, lines are left out and counted, and no client waits.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +25,12 @@ const QUEUE: usize = 4096;
 /// LIMIT: bytes of the lines in the queue, of which one may have megabytes; further ones are left out and counted.
 const QUEUE_BYTES: usize = 16 << 20;
 
+/// LIMIT: lines that are written without a flush while more are in the queue. An error counts them as left out, although
+/// some may have been written.
+const UNFLUSHED: u64 = 1024;
+
+/// Interval between two checks whether the file was renamed.
+const CHECK: Duration = Duration::from_secs(10);
 /// Pause until a target that could not be written is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -174,32 +182,46 @@ impl Writer {
         }
     }
 
-    /// Writes until every handle is dropped.
+    /// Writes until every handle is dropped. A file that was renamed is opened again.
     async fn write(&mut self) -> std::io::Result<()> {
-        match &self.target {
-            Target::Stdout => self.write_to(tokio::io::stdout()).await,
-            Target::File(path) => {
-                let file = tokio::fs::OpenOptions::new().create(true).append(true).open(path).await?;
-                self.write_to(file).await
+        while !(self.lines.is_closed() && self.lines.is_empty()) {
+            match self.target.clone() {
+                Target::Stdout => self.write_to(tokio::io::stdout(), std::future::pending()).await?,
+                Target::File(path) => {
+                    let file = tokio::fs::OpenOptions::new().create(true).append(true).open(&path).await?;
+                    let opened = identity(&file.metadata().await?);
+                    self.write_to(file, renamed(&path, opened)).await?;
+                }
             }
         }
+        Ok(())
     }
 
-    async fn write_to(&mut self, target: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+    /// Writes until every handle is dropped, or until `renamed`.
+    async fn write_to(
+        &mut self,
+        target: impl AsyncWrite + Unpin,
+        renamed: impl Future<Output = ()>,
+    ) -> std::io::Result<()> {
+        tokio::pin!(renamed);
         let mut target = BufWriter::new(target);
         if self.is_failing {
             // The last line may have been cut.
             target.write_all(b"\n").await?;
         }
-        while let Some(line) = self.lines.recv().await {
+        loop {
+            let line = tokio::select! {
+                line = self.lines.recv() => line,
+                () = &mut renamed => None,
+            };
+            let Some(line) = line else { return self.flush(&mut target).await };
             self.room.add_permits(line.len());
             self.buffered += 1;
             target.write_all(&line).await?;
-            if self.lines.is_empty() {
+            if self.lines.is_empty() || self.buffered >= UNFLUSHED {
                 self.flush(&mut target).await?;
             }
         }
-        self.flush(&mut target).await
     }
 
     async fn flush(&mut self, target: &mut (impl AsyncWrite + Unpin)) -> std::io::Result<()> {
@@ -212,9 +234,78 @@ impl Writer {
     }
 }
 
+/// Device and inode of a file.
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Returns when another file or none has the path, as after a rotation.
+async fn renamed(path: &Path, opened: (u64, u64)) {
+    loop {
+        sleep(CHECK).await;
+        match tokio::fs::metadata(path).await {
+            Ok(found) if identity(&found) == opened => {}
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
+            Ok(_) | Err(_) => return,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn write(log: &EventLog, name: &str) {
+        let mut event = Event::default();
+        event.metadata.name = name.into();
+        log.write(&event, 1, Outcome::Created, "", &Clock::manual(0));
+    }
+
+    /// Fault: after a rotation, lines went to the renamed file until a restart.
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_was_renamed_is_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, old] = ["log", "log.1"].map(|name| folder.path().join(name));
+        let (log, writing) = EventLog::new(Target::File(path.clone()), &Registry::new());
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(writing);
+        write(&log, "first");
+        while std::fs::read_to_string(&path).unwrap_or_default().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        std::fs::rename(&path, &old).unwrap();
+        write(&log, "second");
+        sleep(CHECK + CHECK).await;
+        write(&log, "third");
+        let left_out = log.0.as_ref().unwrap().left_out.clone();
+        drop(log);
+        tasks.join_next().await.unwrap().unwrap();
+        let names = [old, path].map(|path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            ["first", "second", "third"].map(|name| text.contains(name))
+        });
+        assert_eq!(names, [[true, true, false], [false, false, true]]);
+        assert_eq!(left_out.get(), 0);
+    }
+
+    /// Fault: while the queue was never empty, an error counted all lines since the start of the log as left out.
+    #[tokio::test]
+    async fn an_error_under_load_counts_recent_lines_only() {
+        let (sender, lines) = mpsc::channel(QUEUE);
+        for _ in 0..QUEUE {
+            sender.try_send(vec![b'x'; 100]).unwrap();
+        }
+        let left_out = Registrar(&Registry::new()).counter("eventweir_test_total", "A test.");
+        let (target, mut reader) = tokio::io::duplex(1 << 10);
+        let room = Arc::new(Semaphore::new(0));
+        let mut writer = Writer { target: Target::Stdout, lines, room, left_out, buffered: 0, is_failing: false };
+        let reading = async move {
+            let mut bytes = vec![0; 100 * (QUEUE - 100)];
+            tokio::io::AsyncReadExt::read_exact(&mut reader, &mut bytes).await.unwrap();
+        };
+        let (written, ()) = tokio::join!(writer.write_to(target, std::future::pending()), reading);
+        assert!(written.is_err() && writer.buffered <= UNFLUSHED, "{written:?} {}", writer.buffered);
+    }
 
     /// Fault: the queue was limited in lines alone, and events of 3 MiB filled it with gigabytes.
     #[tokio::test]
@@ -239,20 +330,14 @@ mod tests {
         let (log, writing) = EventLog::new(Target::File(path.clone()), &Registry::new());
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writing);
-        let clock = Clock::manual(0);
-        let write = |name: &str| {
-            let mut event = Event::default();
-            event.metadata.name = name.into();
-            log.write(&event, 1, Outcome::Created, "", &clock);
-        };
         let left_out = &log.0.as_ref().unwrap().left_out;
-        write("lost");
+        write(&log, "lost");
         while left_out.get() == 0 {
             tokio::task::yield_now().await;
         }
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&kept, &path).unwrap();
-        write("kept");
+        write(&log, "kept");
         assert_eq!(left_out.get(), 1);
         drop(log);
         tasks.join_next().await.unwrap().unwrap();

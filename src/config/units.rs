@@ -18,11 +18,19 @@ const SIZE_UNITS: [(&str, u64); 8] = [
     ("k", 1_000),
 ];
 
+/// What [`parse_duration`] accepts, as a pattern for the schema: units from the largest to the smallest, each once, and a
+/// fraction in the last number only.
+pub(super) const DURATION: &str = concat!(
+    r"^([0-9]+(\.[0-9]{1,9})?h|([0-9]+h)?([0-9]+(\.[0-9]{1,9})?m|([0-9]+m)?([0-9]+(\.[0-9]{1,9})?s|([0-9]+s)?",
+    r"([0-9]+(\.[0-9]{1,9})?ms|([0-9]+ms)?([0-9]+(\.[0-9]{1,9})?us|([0-9]+us)?[0-9]+ns)))))$",
+);
+
 /// Parses numbers with units, such as `1h30m` or `1.5s`; `None` for anything else, also for a number without a unit.
-/// jiff alone would read `1,500ms` as 1.5 ms, and `1:30:00` without units.
+/// jiff alone would also read spaces and words (`1 hour`), `1,500ms` as 1.5 ms, and `1:30:00` without units.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    SpanParser::new().parse_unsigned_duration(text).ok().filter(|_| !text.contains([',', ':']))
+    let is_plain = text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'h' | 'm' | 's' | 'u' | 'n'));
+    SpanParser::new().parse_unsigned_duration(text).ok().filter(|_| is_plain)
 }
 
 /// Whether YAML 1.1 would read the number as an octal one.
@@ -119,13 +127,40 @@ mod tests {
         }
     }
 
-    /// Fault: `1,500ms` was 1.5 ms.
+    /// Faults: `1,500ms` was 1.5 ms. The schema refused some that were read, and accepted some that were not.
     #[test]
-    fn durations_have_no_commas_or_colons() {
+    fn durations_are_numbers_with_short_units() {
         assert_eq!(parse_duration("1h30m"), Some(Duration::from_secs(5400)));
         assert_eq!(parse_duration("1.5s"), Some(Duration::from_millis(1500)));
-        for text in ["1,500ms", "1h, 2m", "00:01:00", "PT1M", "1d", "-1s", "5", ""] {
-            assert_eq!(parse_duration(text), None, "{text}");
+        let schema = regex::Regex::new(DURATION).unwrap();
+        let check = |text: &str, is_read: bool| {
+            assert_eq!((parse_duration(text).is_some(), schema.is_match(text)), (is_read, is_read), "{text}");
+        };
+        for text in
+            ["1h", "0s", "1h30m", "1h2m3s4ms5us6ns", "1h6ns", "1m1.5s", "1.5h", "2.25m", "1.5ms", "7.125us", "90m"]
+        {
+            check(text, true);
+        }
+        for text in
+            ["1,500ms", "1h, 2m", "00:01:00", "PT1M", "1d", "-1s", "+1s", "5", "", " 1s", "1 h", "1hour", "1min"]
+        {
+            check(text, false);
+        }
+        for text in [
+            "1sec",
+            "1h 30m",
+            "30m1h",
+            "1.5h30m",
+            "1h1h",
+            "1.s",
+            ".5s",
+            "1.5ns",
+            "1.0123456789s",
+            "1H",
+            "1µs",
+            "1s ago",
+        ] {
+            check(text, false);
         }
     }
 
@@ -134,7 +169,14 @@ mod tests {
         fn texts_come_back(nanos: u64, bytes: u64) {
             let duration = Duration::from_nanos(nanos);
             proptest::prop_assert_eq!(parse_duration(&duration_text(duration)), Some(duration));
+            proptest::prop_assert!(regex::Regex::new(DURATION).unwrap().is_match(&duration_text(duration)));
             proptest::prop_assert_eq!(parse_size(&size_text(bytes)), Some(bytes));
+        }
+
+        #[test]
+        fn the_schema_accepts_the_durations_that_are_read(text in "([0-9]{1,2}(\\.[0-9])?(h|m|s|ms|us|ns)){0,3}") {
+            let is_accepted = regex::Regex::new(DURATION).unwrap().is_match(&text);
+            proptest::prop_assert_eq!(parse_duration(&text).is_some(), is_accepted);
         }
 
         #[test]

@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use smol_str::SmolStr;
 
 use super::raw::Value;
-use super::units::{duration_text, is_octal, parse_duration, parse_rate, parse_size, size_text};
+use super::units::{DURATION, duration_text, is_octal, parse_duration, parse_rate, parse_size, size_text};
 use crate::correlator::{Field, Pattern};
 use crate::event::validate::namespace_faults;
 use crate::server::tls::CipherSuite;
@@ -193,7 +193,7 @@ pub(super) fn positive(most: usize) -> Form<'static, NonZeroUsize> {
 pub(super) fn duration(range: RangeInclusive<Duration>) -> Form<'static, Duration> {
     let [least, most] = [range.start(), range.end()].map(|end| duration_text(*end));
     Form::of_text(
-        json!({ "type": "string", "pattern": r"^([0-9]+(\.[0-9]+)?(h|m|s|ms|us|ns))+$" }),
+        json!({ "type": "string", "pattern": DURATION }),
         format!("a duration such as 1h30m, 10s or 500ms, from {least} to {most}"),
         move |text| parse_duration(text).filter(|duration| range.contains(duration)),
         |duration| json!(duration_text(*duration)),

@@ -368,7 +368,8 @@ impl Record {
     ///
     /// At the `limit` of the bytes of `all` records a repeat is still accepted, but the record must not grow. It keeps
     /// the older, smaller content and takes only the count and the time. A repaired record likewise takes only count,
-    /// time and message, because the rest of a repeat would undo the repair.
+    /// time and message, because the rest of a repeat would undo the repair. Until a client's own create has shown, the
+    /// content is that of the create, which identifies it.
     pub(super) fn absorb(&mut self, mut newer: Event, all: &mut Usage, limit: usize) {
         let event = &mut self.event;
         if !self.repaired.is_empty() {
@@ -379,7 +380,8 @@ impl Record {
         newer.metadata.name = event.metadata.name.clone();
         newer.metadata.resource_version = event.metadata.resource_version.clone();
         let size = newer.approximate_size() + self.lines.size() + self.later_lines.size();
-        if size > self.size && all.all_bytes() >= limit {
+        let has_no_room = size > self.size && all.all_bytes() >= limit;
+        if has_no_room || matches!(self.stand, Stand::Carried { .. }) {
             (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
             return;
         }

@@ -82,7 +82,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::correlator::{KeySecret, Rate, Settings};
+    use crate::correlator::{KeySecret, Messages, Rate, Settings};
     use crate::event::{EventSeries, ObjectMeta};
     use crate::outbox::{Answer, Request};
     use crate::shard;
@@ -178,6 +178,21 @@ mod tests {
         held.metadata.resource_version = "6".into();
         assert_eq!(settled(&mut later, Some(held)), 3);
         assert_eq!(later.balance().ledger.total_written(), 1);
+    }
+
+    /// Fault: a repeat with another number in its message made the client's own create another event.
+    #[test]
+    fn a_repeat_before_the_upstream_shows_the_create_keeps_the_content_that_identifies_it() {
+        let (mut shard, now) = (shard("me"), Now::at(1_000_000_000));
+        let policy = Policy::from(Settings { messages: Messages::Normalized, ..Settings::default() });
+        for (message, expected) in [("took 1 s", Writer::Client), ("took 22 s", Writer::Us)] {
+            let mut event = Event { message: message.into(), ..event(1) };
+            event.metadata.resource_version = "".into();
+            let prepared = Prepared::new(shard.secret, &event, &policy, "");
+            assert_eq!(shard.admit(&prepared, event.clone(), 1, true, now).unwrap().1, expected);
+        }
+        let created = Event { message: "took 1 s".into(), ..event(1) };
+        assert_eq!(settled(&mut shard, Some(created)), 2);
     }
 
     #[test]

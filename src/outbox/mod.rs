@@ -333,6 +333,7 @@ impl Outbox {
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let held = record.stand.held();
         let request = match call {
+            Call::Read if matches!(record.stand, Stand::Carried { .. }) => Request::Read { group, namespace, name },
             Call::Read => {
                 Request::Read { group, namespace, name: group::converted(group, &event, now).metadata.name.clone() }
             }

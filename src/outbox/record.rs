@@ -357,7 +357,9 @@ impl Record {
     pub(super) fn see(&self, found: &Event, group: ApiGroup, now: Now) -> Seen {
         let tag_count = self.tag_on(found);
         let held = self.held(found, tag_count.unwrap_or(0), now);
-        let is_alike = self.is_alike(&group::converted(group, &self.event, now), found, now);
+        // A client's own create stores the event as it was posted, whatever the group of our writes.
+        let is_as_posted = || matches!(self.stand, Stand::Carried { .. }) && self.is_alike(&self.event, found, now);
+        let is_alike = self.is_alike(&group::converted(group, &self.event, now), found, now) || is_as_posted();
         // A patch of ours ends a client's series.
         let is_clients = self.event.series.is_none() && group::clients_series(group, found).is_some();
         let is_bare = !tag::has_any_tag(found) && !is_clients;

@@ -84,7 +84,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Messages, Rate, Settings};
     use crate::event::{EventSeries, ObjectMeta};
-    use crate::outbox::{Answer, Request};
+    use crate::outbox::{Answer, Request, UpstreamGroup};
     use crate::shard;
 
     fn event(count: i32) -> Event {
@@ -193,6 +193,35 @@ mod tests {
         }
         let created = Event { message: "took 1 s".into(), ..event(1) };
         assert_eq!(settled(&mut shard, Some(created)), 2);
+    }
+
+    /// Fault: with `upstream.group: events`, the client's own create was taken for another event.
+    #[test]
+    fn an_old_style_event_that_its_client_has_created_is_continued_in_the_other_group() {
+        for shows in [true, false] {
+            let (mut settings, now) = (shard::Settings::default(), Now::at(1_000_000_000));
+            settings.outbox.group = UpstreamGroup::Events;
+            let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
+            shard.identify("me");
+            // A name that only core/v1 accepts.
+            let mut mine = event(1);
+            (mine.metadata.name, mine.metadata.resource_version) = ("Web_0".into(), "".into());
+            mine.source.component = "kubelet".into();
+            let (policy, held) = (Policy::default(), mine.clone());
+            let prepared = Prepared::new(shard.secret, &mine, &policy, "");
+            let (_, writer) = shard.admit(&prepared, mine.clone(), 1, true, now).unwrap();
+            assert_eq!(writer, Writer::Client);
+            if shows {
+                shard.learn(&held, now, &policy);
+                assert_eq!(shard.balance().total_waiting(), 0);
+                continue;
+            }
+            let write = shard.next_write(Now::at(3_000_000_000)).unwrap();
+            let Request::Read { name, .. } = write.request else { panic!("{write:?}") };
+            assert_eq!(name, "Web_0");
+            shard.settle(write.record, Answer::Stored(Box::new(held)), now);
+            assert_eq!((shard.balance().total_waiting(), shard.owes()), (0, false));
+        }
     }
 
     #[test]

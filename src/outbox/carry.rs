@@ -48,7 +48,7 @@ impl Outbox {
         if !matches!((&record.stand, &record.phase), (Stand::Carried { .. }, Phase::Backoff(_))) {
             return false;
         }
-        let occurrences = record.pending.take_first(record.in_doubt());
+        let occurrences = record.take_next();
         let group = self.settings.group.of(&record.event);
         let sent = Sent { occurrences, call: Call::Read, group, before: record.sent, is_overtaken: false };
         record.phase = Phase::InFlight(sent);

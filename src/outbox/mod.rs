@@ -318,11 +318,7 @@ impl Outbox {
             Some(held) if record.sent.tag <= record.settled() => Mark { count: held.count, tag: held.tag },
             _ => record.sent,
         };
-        let occurrences = match record.stand {
-            // Occurrences that came since pay for a write of their own.
-            Stand::Carried { .. } => record.pending.take_first(record.in_doubt()),
-            _ => record.pending.take(),
-        };
+        let occurrences = record.take_next();
         let sent = Sent { occurrences, call, group, before, is_overtaken: false };
         let count = record.count_to_write();
         let event = Event { count: i32::try_from(count).unwrap_or(i32::MAX), ..record.event.clone() };

@@ -245,6 +245,15 @@ impl Record {
         self.pending.total() + self.later.total() > 0
     }
 
+    /// Takes the waiting occurrences that the next request carries. What came after the create of a client pays for a
+    /// write of its own, except that an earlier process may have written it already.
+    pub(super) fn take_next(&mut self) -> Occurrences {
+        match self.stand {
+            Stand::Carried { .. } if !self.is_inherited => self.pending.take_first(self.in_doubt()),
+            _ => self.pending.take(),
+        }
+    }
+
     pub(super) fn in_flight(&self) -> Occurrences {
         if let Phase::InFlight(sent) = self.phase { sent.occurrences } else { Occurrences::default() }
     }

@@ -224,6 +224,29 @@ mod tests {
         }
     }
 
+    /// Fault: an earlier process's own patch was taken for another writer's, and its occurrences were written again.
+    #[test]
+    fn what_an_earlier_process_has_written_since_counts_once() {
+        for is_shown in [false, true] {
+            let now = Now::at(1_000_000_000);
+            let mut earlier = shard("me");
+            for writer in [Writer::Client, Writer::Us, Writer::Us] {
+                assert_eq!(admit(&mut earlier, now), writer);
+            }
+            let (_, entry) = earlier.take_changes().records.pop().unwrap();
+            let entry = *entry.unwrap();
+            let mut held = event(3);
+            held.metadata.rare.get_or_insert_default().annotations.insert(entry.tag.as_str().into(), "3@1".into());
+            let mut later = shard("later");
+            later.restore(entry, now, &Policy::default());
+            if is_shown {
+                later.learn(&held, now, &Policy::default());
+            }
+            assert_eq!(settled(&mut later, Some(held)), 3, "{is_shown}");
+            assert_eq!(later.balance().ledger.total_written(), 3);
+        }
+    }
+
     #[test]
     fn what_the_upstream_shows_by_itself_needs_no_request() {
         let (mut shard, now) = (shard("me"), Now::at(1_000_000_000));

@@ -19,6 +19,7 @@ use super::form::Media;
 use super::hold::is_in_doubt;
 use super::options::{Faults, Parameters};
 use super::rejection::{as_asked, under};
+use super::undeleted::{Refusal, Undeleted};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::Event;
 use crate::event::json::EventList;
@@ -33,8 +34,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 const SHOWN_BYTES: usize = 16 << 20;
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
-pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
-    let form = asked.form(&face)?;
+pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
+    let form = asked.form(&face).map_err(Status::from)?;
     let options = read(&face, &asked, body).await?;
     let Asked { group, namespace, name, turn, .. } = asked;
     let deleting = {
@@ -44,10 +45,11 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
             if !options.dry_run {
                 ack::followed(&face).await;
             }
-            deleted
+            Ok(deleted)
         }
     };
-    match face.to_the_end((turn, Bytes::new()), deleting).await.map_err(|status| as_asked(group, &name, status))? {
+    let refused = |refusal: Refusal| Refusal { status: as_asked(group, &name, refusal.status), ..refusal };
+    match face.to_the_end((turn, Bytes::new()), deleting).await?.map_err(refused)? {
         Deleted::Gone(uid) => Ok(respond::success(
             form,
             StatusDetails {
@@ -65,7 +67,7 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
     }
 }
 
-async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Refusal> {
     let upstream = &face.0.upstream;
     let told = face.0.aliases.get(namespace, name);
     let unconditional = options.uid.is_none() && options.resource_version.is_none();
@@ -105,10 +107,13 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         // Not yet created upstream. A client can delete an event whose create was answered with 201.
         Err(status) if status.code == 404 && told.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
         Err(status) => {
+            let mut left = None;
             if is_in_doubt(&status) {
                 held.doubt();
+            } else if record == name {
+                left = Some(Undeleted::new(face, held, namespace, name));
             }
-            return Err(under(name, &record, status));
+            return Err(Refusal { status: under(name, &record, status), left });
         }
     };
     held.forget();

@@ -33,6 +33,7 @@ mod rejection;
 mod respond;
 mod settings;
 mod table;
+mod undeleted;
 mod unread;
 mod update;
 mod watch;
@@ -63,6 +64,7 @@ pub use look::TopQuery;
 pub use metrics::Metrics;
 pub use respond::refusal;
 pub use settings::Settings;
+pub use undeleted::Undeleted;
 pub use unread::discard;
 
 use crate::access::{Access, Turns};

@@ -21,7 +21,7 @@ use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
-use crate::ingest::{self, Unable};
+use crate::ingest::{self, Unable, Undeleted};
 use crate::server::{Answer, Read, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
@@ -110,7 +110,19 @@ impl Passthrough {
         if !self.falls_back(&parts, &answer) {
             return (Kind::Events, answer);
         }
-        match self.send(parts, body).await {
+        // Until then, a record that its client deletes is paused.
+        let left = answer.extensions().get::<Undeleted>().map(Undeleted::retried);
+        let sent = self.send(parts, body).await;
+        if let Some(left) = left {
+            left.end(match &sent {
+                Ok(forwarded) => forwarded.status(),
+                Err((_, status)) if status.code == StatusCode::BAD_GATEWAY => StatusCode::BAD_GATEWAY,
+                // Nothing was sent, so the refusal of ingest remains.
+                Err(_) => answer.status(),
+            })
+            .await;
+        }
+        match sent {
             Ok(forwarded) => (Kind::Fallback, forwarded),
             // The apiserver may have stored the event. After the answer of ingest, its client would send it again.
             Err((kind, status)) if status.code == StatusCode::BAD_GATEWAY => unanswered((kind, status)),

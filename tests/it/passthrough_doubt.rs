@@ -1,11 +1,11 @@
-//! Pass-through: requests that the API server may have carried out without an answer are not sent again.
+//! Pass-through: what the API server has carried out for a client, or may have without an answer.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use axum::body::Body;
 use http::{HeaderValue, Method, Request};
 use hyper::body::Incoming;
 
-use super::support::behind::{Behind, OURS, answer};
+use super::support::behind::{Behind, OURS, answer, created};
 use super::support::events::event;
 use super::support::http::{EVENTS, json as json_of};
 
@@ -71,4 +71,34 @@ async fn a_forwarded_event_whose_answer_is_lost_is_not_sent_again() {
     let reply = if reply.status == 502 { client.send("POST", EVENTS, &[CALLER], &body("web-2")).await } else { reply };
     assert_eq!((reply.status, reply.header("Retry-After")), (429, Some("1")));
     program.app.stop().await;
+}
+
+/// Fault: the record continued, and its next write created the event that the API server had deleted for the client.
+#[tokio::test]
+async fn an_event_that_the_api_server_deletes_for_its_client_is_not_created_again() {
+    const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
+    const MISSING: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}"#;
+    for (code, creates) in [(200, 1), (404, 1), (409, 2)] {
+        let behind = Behind::plain(move |request| async move {
+            match (is_ours(&request), request.method()) {
+                (true, &Method::POST) => created(request).await,
+                (true, &Method::DELETE) => answer(403, FORBIDDEN),
+                (true, _) => answer(404, MISSING),
+                (false, _) => answer(code, "{}"),
+            }
+        })
+        .await;
+        let program = behind.program("", "").await;
+        let client = &mut program.client().await;
+        let (event, repeat) = (event("node-1", "web-0", "R", "m"), event("node-1", "web-0", "R", "m"));
+        assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&event)).await.outcome(), Some("created"));
+        program.settle().await;
+        assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&repeat)).await.outcome(), Some("counted"));
+        let path = format!("{EVENTS}/{}", event.metadata.name);
+        assert_eq!(client.send("DELETE", &path, &[CALLER], b"").await.status, code);
+        // The end writes what is owed.
+        program.stop().await;
+        let posts = behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.starts_with("POST")).count();
+        assert_eq!(posts, creates, "{code}");
+    }
 }

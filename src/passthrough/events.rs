@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use foldhash::quality::RandomState;
+use futures_util::stream;
 use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::request::Parts;
 use http::{Method, Request, StatusCode};
@@ -83,10 +84,26 @@ impl Passthrough {
         let (kind, answer) = self.fall_back(answer, parts, whole(body.clone())).await;
         if let (Some(Events { group, namespace, name: None }), Kind::Fallback, StatusCode::CREATED) =
             (Events::of(&path), kind, answer.status())
+            && !self.0.forwarded.insert(group, namespace, &body)
         {
-            self.0.forwarded.insert(group, namespace, &body);
+            return (kind, self.note_name(group, namespace, answer, &caller).await);
         }
         (kind, answer)
+    }
+
+    /// Notes the name of a forwarded event that the apiserver has generated, and returns its answer.
+    async fn note_name(&self, group: ApiGroup, namespace: &str, answer: Response, caller: &str) -> Response {
+        let (parts, body) = answer.into_parts();
+        let (most, time) = (self.0.settings.max_body_bytes, self.0.settings.body_timeout);
+        let body = match read(body, most, time, (&self.0.bodies, caller)).await {
+            Read::Whole(body) => {
+                self.0.forwarded.insert(group, namespace, &body);
+                Body::from(body)
+            }
+            Read::Begun(_, first, rest) => Body::new(begun(first, rest)),
+            Read::Broken(fault) => Body::from_stream(stream::iter([Err::<Bytes, _>(fault)])),
+        };
+        Response::from_parts(parts, body)
     }
 
     /// Returns the name under which a known caller of events has its share. While its token cannot be reviewed, it is
@@ -198,11 +215,12 @@ impl Names {
         Self { hasher: RandomState::default(), names: Mutex::new(lru(NAMES_MAX)) }
     }
 
-    /// Inserts the name of the event in `body`.
-    fn insert(&self, group: ApiGroup, namespace: &str, body: &[u8]) {
-        let Some(name) = name_of(group, body).filter(|name| !name.is_empty()) else { return };
+    /// Inserts the name of the event in `body`. Returns whether it has one.
+    fn insert(&self, group: ApiGroup, namespace: &str, body: &[u8]) -> bool {
+        let Some(name) = name_of(group, body).filter(|name| !name.is_empty()) else { return false };
         let key = self.key(namespace, &name);
         self.names.lock().put(key, ());
+        true
     }
 
     /// Whether an event of this name was forwarded.

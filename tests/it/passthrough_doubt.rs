@@ -4,6 +4,7 @@
 use axum::body::Body;
 use http::{HeaderValue, Method, Request};
 use hyper::body::Incoming;
+use serde_json::{Value, json};
 
 use super::support::behind::{Behind, OURS, answer, created};
 use super::support::events::event;
@@ -101,4 +102,30 @@ async fn an_event_that_the_api_server_deletes_for_its_client_is_not_created_agai
         let posts = behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.starts_with("POST")).count();
         assert_eq!(posts, creates, "{code}");
     }
+}
+
+/// Fault: a patch of it was 404, because ingest did not know the generated name.
+#[tokio::test]
+async fn a_forwarded_event_is_known_by_the_name_that_the_api_server_has_generated() {
+    const STORED: &str = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"web.x1","namespace":"shop"}}"#;
+    let behind = Behind::plain(|request| async move {
+        match (is_ours(&request), request.method()) {
+            // Pending writes stay pending.
+            (true, _) => std::future::pending().await,
+            (false, &Method::POST) => answer(201, STORED),
+            (false, _) => answer(200, "patched"),
+        }
+    })
+    .await;
+    let full = "outbox: {maxRecords: 1, sourcePercent: 100}\nshutdown: {drainTimeout: 0s}\n";
+    let program = behind.program("", full).await;
+    let client = &mut program.client().await;
+    let first = json_of(&event("node-1", "web-0", "R", "m"));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &first).await.outcome(), Some("created"));
+    let mut second: Value = serde_json::from_slice(&json_of(&event("node-1", "web-1", "R", "m"))).unwrap();
+    second["metadata"] = json!({"generateName": "web.", "namespace": "shop"});
+    let reply = client.send("POST", EVENTS, &[CALLER], second.to_string().as_bytes()).await;
+    assert_eq!((reply.status, reply.text()), (201, STORED.to_owned()));
+    assert_eq!(client.patch("web.x1", &json!({"count": 2})).await.text(), "patched");
+    program.app.stop().await;
 }

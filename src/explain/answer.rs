@@ -24,7 +24,7 @@ pub struct Query {
     pub uid: String,
     /// The name of an event: a client's, or a record's.
     pub event: String,
-    /// `COMPONENT` or `COMPONENT/HOST`.
+    /// `COMPONENT`, `COMPONENT/HOST` or `/HOST`.
     pub source: String,
     pub reason: String,
 }
@@ -299,10 +299,13 @@ impl Query {
 
     /// Whether the query selects a reason that a source reports.
     pub fn selects(&self, reason: &str, of_component: &str, of_host: &str) -> bool {
-        let (component, host) = self.source.split_once('/').unwrap_or((&self.source, ""));
-        (self.reason.is_empty() || self.reason == reason)
-            && (component.is_empty() || component == of_component)
-            && (host.is_empty() || host == of_host)
+        let is_source = || match self.source.strip_prefix(of_component) {
+            // A component may have a slash, as `example.com/backup`.
+            Some("" | "/") => true,
+            Some(host) => host.strip_prefix('/') == Some(of_host),
+            None => self.source.strip_prefix('/') == Some(of_host),
+        };
+        (self.reason.is_empty() || self.reason == reason) && (self.source.is_empty() || is_source())
     }
 
     /// Says that an object has a similar name, or that it has other reasons and sources only.
@@ -520,6 +523,23 @@ mod tests {
         assert!(is_kind("ingresses", "Ingress", "networking.k8s.io/v1") && is_kind("policies", "Policy", "x/v1"));
         assert!(is_kind("cj.batch", "CronJob", "batch/v1") && !is_kind("cj.other", "CronJob", "batch/v1"));
         assert!(!is_kind("p", "Pod", "v1") && !is_kind("deploy", "Pod", "v1"));
+    }
+
+    /// Fault: a component with a slash was taken for a component and its host.
+    #[test]
+    fn a_source_is_a_component_that_may_have_a_slash_and_a_host() {
+        let selects = |source: &str, component: &str, host: &str| {
+            Query { source: source.to_owned(), ..Query::default() }.selects("R", component, host)
+        };
+        for source in ["example.com/backup", "example.com/backup/node-1", "/node-1", "example.com/backup/", ""] {
+            assert!(selects(source, "example.com/backup", "node-1"), "{source}");
+        }
+        for source in ["kubelet", "kubelet/node-1", "/node-1"] {
+            assert!(selects(source, "kubelet", "node-1"), "{source}");
+        }
+        for source in ["example.com", "backup", "example.com/backup/node-2", "example.com/backup2", "/node", "node-1"] {
+            assert!(!selects(source, "example.com/backup", "node-1"), "{source}");
+        }
     }
 
     #[test]

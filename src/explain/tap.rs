@@ -34,6 +34,9 @@ pub struct Line {
     #[serde(rename = "type")]
     pub event_type: SmolStr,
     pub source: String,
+    /// The component of `source`, which may have a slash.
+    #[serde(skip)]
+    pub component: SmolStr,
     pub occurrences: u64,
     pub record: SmolStr,
     pub message: SmolStr,
@@ -71,6 +74,7 @@ impl Tap {
         if !self.is_read() {
             return;
         }
+        let component = cut(event.component(), TEXT_BYTES);
         let line = Line {
             time: stamp(wall()),
             verdict,
@@ -81,7 +85,8 @@ impl Tap {
             uid: short(&event.involved_object.uid),
             reason: short(&event.reason),
             event_type: short(&event.event_type),
-            source: source(&cut(event.component(), TEXT_BYTES), &cut(event.host(), TEXT_BYTES)),
+            source: source(&component, &cut(event.host(), TEXT_BYTES)),
+            component,
             occurrences,
             record: short(&event.metadata.name),
             message: short(&event.message),
@@ -173,7 +178,7 @@ impl Selector {
                 "namespace" => is(&line.namespace),
                 "object" => is(&format!("{}/{}", line.kind, line.name)) || values.iter().any(is_object),
                 "reason" => is(&line.reason),
-                "source" => is(&line.source) || line.source.split_once('/').is_some_and(|(component, _)| is(component)),
+                "source" => is(&line.source) || is(&line.component),
                 "type" => is(&line.event_type),
                 "verdict" => is(line.verdict),
                 _ => values.iter().any(|value| line.message.contains(value)),

@@ -200,6 +200,21 @@ fn the_tap_selects_objects_as_kubectl_names_them() {
     assert!(!["po/web-1", "job/web-0", "web-0", "pods/web"].into_iter().any(wants));
 }
 
+/// Fault: a component with a slash selected nothing, because it was cut at the slash.
+#[tokio::test]
+async fn the_tap_selects_a_component_with_a_slash() {
+    let tap = Tap::default();
+    let mut reader = tap.read();
+    let mut event = event(0, "R", "m");
+    (event.source.component, event.source.host) = ("example.com/backup".into(), "node-1".into());
+    tap.tell(&event, "created", "", 1, "", || 0);
+    let line = reader.recv().await.unwrap();
+    let wants = |source: &str| Selector::parse([("source".into(), source.into())].into_iter()).unwrap().wants(&line);
+    assert!(["example.com/backup", "example.com/b*", "example.com/backup/node-1"].into_iter().all(wants));
+    assert!(!["example.com", "backup", "example.com/backup/node-2"].into_iter().any(wants));
+    assert!(!serde_json::to_string(&*line).unwrap().contains("component"));
+}
+
 /// Fault: a reader that did not read kept a thousand events, each of which may have 3 MiB.
 #[tokio::test]
 async fn a_line_of_the_tap_has_short_texts() {

@@ -335,7 +335,7 @@ fn alarms(admin: &Admin, lost: u64, full: usize) -> Vec<(String, &'static str)> 
         alarms.push((text, "eventweir_ledger_lost_total"));
     }
     if alarms.is_empty() {
-        alarms.push(("OK: everything accepted is shown or waits.".to_owned(), ""));
+        alarms.push(("OK: nothing was lost in the last ten minutes.".to_owned(), ""));
     }
     alarms
 }

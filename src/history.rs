@@ -76,9 +76,9 @@ impl Monitor {
         self.ready.clone()
     }
 
-    /// Whether the upstream's events are neither listed nor watched.
-    pub fn is_off(&self) -> bool {
-        self.mode == Mode::Off
+    /// Returns which requests are made.
+    pub const fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Whether the upstream's events are known and followed.

@@ -287,7 +287,7 @@ impl App {
     /// Starts following the events of an apiserver, or expiring those of the embedded store.
     fn follow_upstream(self: &Arc<Self>) {
         if let Upstream::Apiserver(apiserver) = &self.upstream
-            && !self.history.is_off()
+            && self.history.mode() != history::Mode::Off
         {
             let following = history::follow(apiserver.clone(), self.shards.clone(), self.history.clone());
             let stop = self.stop_delivery.clone();

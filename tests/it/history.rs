@@ -51,6 +51,10 @@ async fn repeats_after_a_restart_count_on_the_old_record() {
         after.until_news("relist", 1.0).await;
         let ready = after.admin().await.get("/readyz").await;
         assert!(ready.text().contains("[+]history ok"), "{}", ready.text());
+        // Fault: after the only list, the page said that the events are followed.
+        let page = after.admin().await.get("/").await.text();
+        let said = if history == "list" { "listed 0 s ago" } else { "followed, last message 0 s ago" };
+        assert!(page.contains(&format!("<dt>history</dt><dd>{said}</dd>")), "{page}");
         report(&after, 2).await;
         assert_eq!(requests(&after, "create").await, 0.0, "{history}");
         after.stop().await;
@@ -236,6 +240,9 @@ async fn a_watch_that_is_open_again_is_followed_without_an_event() {
     let program = start_informed(&apiserver).await;
     program.until_news("error", 1.0).await;
     program.until_metric("eventweir_history_synced", |synced| synced == 0.0).await;
+    // Fault: the page took the time since the last message for the time since the watch broke.
+    let page = program.admin().await.get("/").await.text();
+    assert!(page.contains("<dt>history</dt><dd>not followed, last message 0 s ago</dd>"), "{page}");
     drop(watch);
     program.until_metric("eventweir_history_synced", |synced| synced == 1.0).await;
     program.stop().await;

@@ -17,6 +17,7 @@ use super::Admin;
 use crate::correlator::{Matches, Pattern, Rule};
 use crate::event::MicroTime;
 use crate::explain::{clean, saved};
+use crate::history::{Mode, Monitor};
 use crate::ingest::TopQuery;
 
 pub(super) const CSS: &str = include_str!("page.css");
@@ -248,12 +249,6 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
     let ledger = &top["ledger"];
     let saved = saved(number("receivedLastHour"), number("writtenLastHour"));
     let now = admin.0.shards.clock().now();
-    let history = match (admin.0.history.is_synced(), admin.0.history.heard(now)) {
-        (true, Some(ago)) => format!("followed, last message {} ago", span(ago)),
-        (false, Some(ago)) => format!("not followed for {}", span(ago)),
-        (_, None) if admin.0.history.is_off() => "off".to_owned(),
-        (_, None) => "not followed".to_owned(),
-    };
     [
         ("received", format!("{:.2}/s", number("receivedPerSecond"))),
         ("written", format!("{:.2}/s", number("writtenPerSecond"))),
@@ -264,9 +259,22 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
         ("rejected", total(ledger, "rejected").to_string()),
         ("upstream", admin.upstream()),
         ("not shown yet", unseen(&top["unseen"], now.wall)),
-        ("history", history),
+        ("history", history(&admin.0.history, admin.0.history.heard(now))),
         ("outbox", format!("{full} %")),
     ]
+}
+
+/// Says what is known of the upstream's events.
+fn history(monitor: &Monitor, heard: Option<Duration>) -> String {
+    let ago = heard.map(|ago| format!("{} ago", span(ago)));
+    match (monitor.mode(), monitor.is_synced(), ago) {
+        (Mode::Off, ..) => "off".to_owned(),
+        (Mode::List, true, Some(ago)) => format!("listed {ago}"),
+        (Mode::List, ..) => "not listed".to_owned(),
+        (Mode::Watch, true, Some(ago)) => format!("followed, last message {ago}"),
+        (Mode::Watch, _, Some(ago)) => format!("not followed, last message {ago}"),
+        (Mode::Watch, _, None) => "not followed".to_owned(),
+    }
 }
 
 /// Formats a duration, rounded down to one unit.

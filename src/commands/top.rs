@@ -380,13 +380,17 @@ fn folded(text: &str, columns: usize) -> Vec<String> {
 fn totals(document: &Value) -> String {
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let (received, written) = (number(&document["receivedLastHour"]), number(&document["writtenLastHour"]));
-    let mut text = format!(
-        "received {:.2}/s   written {:.2}/s   saved {} of last hour   not shown yet {}\n",
-        number(&document["receivedPerSecond"]),
-        number(&document["writtenPerSecond"]),
-        saved(received, written),
-        thousands(document["unseen"]["facts"].as_u64().unwrap_or_default()),
-    );
+    let mut text = if document["enabled"] == false {
+        "explain.enabled is false: the server keeps no rates and no tables\n".to_owned()
+    } else {
+        format!(
+            "received {:.2}/s   written {:.2}/s   saved {} of last hour   not shown yet {}\n",
+            number(&document["receivedPerSecond"]),
+            number(&document["writtenPerSecond"]),
+            saved(received, written),
+            thousands(document["unseen"]["facts"].as_u64().unwrap_or_default()),
+        )
+    };
     for what in ["waiting", "lost", "rejected"] {
         let Some(members) = document["ledger"][what].as_object() else { continue };
         let all = members.iter().map(|(why, number)| format!("{why} {number}")).collect::<Vec<_>>().join(", ");
@@ -505,6 +509,15 @@ mod tests {
     fn a_few_events_an_hour_are_not_none() {
         let document = json!({ "receivedPerSecond": 0.03, "writtenPerSecond": 0.02 });
         assert!(totals(&document).starts_with("received 0.03/s   written 0.02/s   "));
+    }
+
+    /// Fault: with `explain.enabled: false`, rates and the noisiest objects seemed to be zero.
+    #[test]
+    fn rates_that_are_not_recorded_are_not_zero() {
+        let document = json!({ "enabled": false, "receivedPerSecond": 0.0, "ledger": { "lost": { "expired": 1 } } });
+        let text = totals(&document);
+        assert!(text.starts_with("explain.enabled is false: ") && !text.contains("0.00/s"), "{text}");
+        assert!(text.ends_with("lost expired 1\n"), "{text}");
     }
 
     #[test]

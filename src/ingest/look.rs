@@ -246,7 +246,7 @@ impl Face {
         let hour = |recent: Recent, now| recent.hour(now) as f64;
         json!({
             "apiVersion": "eventweir/v1", "kind": "Top", "now": explain::stamp(now.wall),
-            "window": window.label(),
+            "window": window.label(), "enabled": shards.explains(),
             "receivedPerSecond": sum(|group| group.recent, Recent::per_second),
             "writtenPerSecond": sum(|group| group.writes, Recent::per_second),
             "receivedLastHour": sum(|group| group.recent, hour),

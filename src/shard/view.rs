@@ -322,6 +322,11 @@ impl Shards {
         self.each(|shard, now| shard.explain(query, now, &policy, &storms))
     }
 
+    /// Whether decisions and rates are kept (`explain.enabled`).
+    pub fn explains(&self) -> bool {
+        self.look(0, |shard| shard.explain.is_on())
+    }
+
     /// Returns the selected facts with the most occurrences within a window.
     pub fn noisiest(&self, most: usize, window: Window, is_wanted: Wanted<'_>) -> Vec<Row> {
         let mut rows = self.each(|shard, now| shard.noisiest(most, window, is_wanted, now)).concat();

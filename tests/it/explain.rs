@@ -524,6 +524,12 @@ async fn nothing_is_recorded_if_explain_is_off() {
     let said = told(&program, "object=pod/web-0").await;
     assert!(said.starts_with("unknown: ") && said.contains(": explain.enabled is false."), "{said}");
     assert_eq!(program.app.shards().explain_bytes(), 0);
+    // Fault: `top` and the page showed zeros.
+    let top = program.client().await.get("/eventweir/v1/top").await.json();
+    assert_eq!(top["enabled"], false, "{top}");
+    let page = program.admin().await.get("/").await.text();
+    assert!(page.contains("<dt>received</dt><dd>off</dd>") && !page.contains("Noisiest objects"), "{page}");
+    assert!(page.contains("<dt>received in all</dt><dd>1</dd>") && page.contains("explain.enabled is false"), "{page}");
     program.stop().await;
 }
 

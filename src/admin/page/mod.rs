@@ -33,6 +33,8 @@ const ALARM_MINUTES: usize = 10;
 /// Text instead of events, if other machines reach the port without authentication.
 const HIDDEN: &str =
     "Other machines reach this port without authentication, so it shows no events; see --web.config.file.";
+/// Text instead of events, if nothing about them is kept.
+const OFF: &str = "explain.enabled is false, so no rates are kept, and nothing about objects and reasons.";
 /// What to do before the first event, instead of tables.
 const FIRST_STEPS: &str = "<section><h2>No event has arrived yet</h2><ol>\
     <li>Send one: the README's section \u{201c}Try it\u{201d} has the command.</li>\
@@ -193,6 +195,8 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     drawing::per_minute(&mut html, &top["perMinute"]);
     if ledger["received"] == 0 {
         html.tag(FIRST_STEPS);
+    } else if top["enabled"] == false {
+        html.tag("<p class=\"faint\">").text(OFF).tag("</p><div class=\"sides\">");
     } else if admin.knows_callers() {
         let mut objects = rows(&top["objects"], &["object", "reason", "perSecond", "received", "writes", "lost"]);
         objects.truncate(ROWS);
@@ -247,18 +251,18 @@ fn full(admin: &Admin) -> usize {
 fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 11] {
     let number = |member: &str| top[member].as_f64().unwrap_or_default();
     let ledger = &top["ledger"];
-    let saved = saved(number("receivedLastHour"), number("writtenLastHour"));
     let now = admin.0.shards.clock().now();
+    let kept = |text: String| if top["enabled"] == false { "off".to_owned() } else { text };
     [
-        ("received", format!("{:.2}/s", number("receivedPerSecond"))),
-        ("written", format!("{:.2}/s", number("writtenPerSecond"))),
-        ("saved, 1 h", saved),
+        ("received", kept(format!("{:.2}/s", number("receivedPerSecond")))),
+        ("written", kept(format!("{:.2}/s", number("writtenPerSecond")))),
+        ("saved, 1 h", kept(saved(number("receivedLastHour"), number("writtenLastHour")))),
         ("received in all", ledger["received"].to_string()),
         ("waiting", total(ledger, "waiting").to_string()),
         ("lost", total(ledger, "lost").to_string()),
         ("rejected", total(ledger, "rejected").to_string()),
         ("upstream", admin.upstream()),
-        ("not shown yet", unseen(&top["unseen"], now.wall)),
+        ("not shown yet", kept(unseen(&top["unseen"], now.wall))),
         ("history", history(&admin.0.history, admin.0.history.heard(now))),
         ("outbox", format!("{full} %")),
     ]
@@ -300,10 +304,12 @@ fn unseen(unseen: &Value, now: i64) -> String {
 /// Returns the active rules, with the number of events that each matched.
 fn rules(admin: &Admin) -> Vec<Vec<Cell>> {
     let (policy, hits) = (admin.0.shards.policy(), admin.0.shards.rule_hits());
+    let is_counted = admin.0.shards.explains();
     let row = |(place, text): (usize, String)| {
         let name = place.checked_sub(1).map_or("(none)".to_owned(), |rule| format!("rules[{rule}]"));
         let hits = hits.get(place).copied().unwrap_or_default();
-        vec![Cell::Text(name), Cell::Text(text), Cell::Text(hits.to_string())]
+        let hits = if is_counted { hits.to_string() } else { "off".to_owned() };
+        vec![Cell::Text(name), Cell::Text(text), Cell::Text(hits)]
     };
     let texts = std::iter::once("no rule matches".to_owned()).chain(policy.rules.iter().map(conditions));
     texts.enumerate().map(|(place, text)| row((place, text))).collect()

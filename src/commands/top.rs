@@ -28,9 +28,12 @@ const FILTER: usize = 60;
 /// Escape sequence that clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
+/// Heading of the losses, which are not those of the window.
+const LOST: &str = "LOST IN ALL";
+
 /// Numbers by which rows can be sorted, with their headings.
 const COLUMNS: [(&str, &str); 4] =
-    [("received", "RECV"), ("perSecond", "RECV/s"), ("writes", "WRITES"), ("lost", "LOST")];
+    [("received", "RECV"), ("perSecond", "RECV/s"), ("writes", "WRITES"), ("lost", LOST)];
 
 /// The table that is shown, and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,7 +191,7 @@ impl View {
         });
         let [received, writes] = ["received", "writes"].map(|member| self.heading(member));
         let headings: &[&str] = match self.is_of_objects() {
-            true => &["OBJECT", "REASON", "RECV/s", &received, &writes, "LOST"],
+            true => &["OBJECT", "REASON", "RECV/s", &received, &writes, LOST],
             false => &["NAME", "RECV/s", &received, &writes],
         };
         table::render_within(columns, headings, if self.is_of_objects() { 2 } else { 1 }, &rows.collect::<Vec<_>>())
@@ -518,6 +521,17 @@ mod tests {
         let text = totals(&document);
         assert!(text.starts_with("explain.enabled is false: ") && !text.contains("0.00/s"), "{text}");
         assert!(text.ends_with("lost expired 1\n"), "{text}");
+    }
+
+    /// Fault: the column seemed to be of the window, as the others.
+    #[test]
+    fn losses_are_named_those_since_the_start() {
+        let row = json!({ "namespace": "shop", "object": "Pod/a", "reason": "R", "lost": 3 });
+        let mut view = view(By::Object);
+        let table = view.table(&[row], 100, WIDTH);
+        assert!(table.lines().next().unwrap().ends_with("WRITES 1h   LOST IN ALL"), "{table}");
+        press(&mut view, "sss");
+        assert_eq!(view.sorted_by(), "LOST IN ALL");
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub struct Row {
     pub per_second: f64,
     pub received: u64,
     pub writes: u64,
+    /// Occurrences that no record counts, of all that are known and not of a window.
     pub lost: u64,
 }
 
@@ -106,7 +107,8 @@ impl Shard {
         }
     }
 
-    fn part(&self, history: &History, (number, fact): (usize, &Fact), policy: &Policy, storms: &StormStates) -> Part {
+    /// Returns where the occurrences of a fact are.
+    fn counts(&self, history: &History, (number, fact): (usize, &Fact), storms: &StormStates) -> Part {
         let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
         let mut in_summary = fact.folded;
         // A record may have more: of a time in which `explain` was off, or of other objects.
@@ -145,6 +147,10 @@ impl Shard {
         if suppressed > 0 {
             lost.insert("suppressed", suppressed);
         }
+        Part { shown, in_summary, waiting, lost, ..Part::default() }
+    }
+
+    fn part(&self, history: &History, (number, fact): (usize, &Fact), policy: &Policy, storms: &StormStates) -> Part {
         Part {
             fact: number,
             reason: fact.reason.clone(),
@@ -153,15 +159,11 @@ impl Shard {
             caller: fact.caller.clone(),
             rule: fact.budget.and_then(|_| policy.rule(&sample(history, fact)).0),
             received: fact.received,
-            shown,
-            in_summary,
             summary: fact.into.map(|into| self.name_of(history, into)).unwrap_or_default(),
-            waiting,
-            lost,
             rejected: fact.rejected,
             last_received: stamp(fact.last_received),
             last_shown: fact.last_shown.map(stamp),
-            ..Part::default()
+            ..self.counts(history, (number, fact), storms)
         }
     }
 
@@ -273,22 +275,34 @@ impl Shard {
     }
 
     /// Returns the selected facts with the most occurrences within a window.
-    fn noisiest(&mut self, most: usize, window: Window, is_wanted: Wanted<'_>, now: Now) -> Vec<Row> {
-        let facts = self.kept().histories().flat_map(|history| history.facts.iter().map(move |fact| (history, fact)));
-        let wanted = facts.filter(|(history, fact)| is_wanted(history, fact));
-        let mut facts: Vec<_> =
-            wanted.map(|(history, fact)| (fact.rates.received.within(window, now.mono), history, fact)).collect();
+    fn noisiest(
+        &mut self,
+        most: usize,
+        window: Window,
+        (is_wanted, storms): (Wanted<'_>, &StormStates),
+        now: Now,
+    ) -> Vec<Row> {
+        self.explain.tell();
+        let mut facts: Vec<(u64, &History, usize)> = Vec::new();
+        for history in self.explain.histories() {
+            let wanted = history.facts.iter().enumerate().filter(|(_, fact)| is_wanted(history, fact));
+            facts.extend(wanted.map(|(number, fact)| (fact.rates.received.within(window, now.mono), history, number)));
+        }
         facts.sort_by_key(|(received, ..)| std::cmp::Reverse(*received));
         facts.truncate(most);
-        let row = |(received, history, fact): (u64, &History, &Fact)| Row {
-            namespace: history.namespace.clone(),
-            object: history.object(),
-            reason: fact.reason.clone(),
-            component: fact.component.clone(),
-            per_second: fact.rates.received.per_second(now.mono),
-            received,
-            writes: fact.rates.writes.within(window, now.mono),
-            lost: fact.lost() + fact.dropped,
+        let row = |(received, history, number): (u64, &History, usize)| {
+            let fact = &history.facts[number];
+            Row {
+                namespace: history.namespace.clone(),
+                object: history.object(),
+                reason: fact.reason.clone(),
+                component: fact.component.clone(),
+                per_second: fact.rates.received.per_second(now.mono),
+                received,
+                writes: fact.rates.writes.within(window, now.mono),
+                // Dropped occurrences that a later write has counted are not lost.
+                lost: self.counts(history, (number, fact), storms).lost.into_values().sum(),
+            }
         };
         facts.into_iter().filter(|(received, ..)| *received > 0).map(row).collect()
     }
@@ -329,7 +343,8 @@ impl Shards {
 
     /// Returns the selected facts with the most occurrences within a window.
     pub fn noisiest(&self, most: usize, window: Window, is_wanted: Wanted<'_>) -> Vec<Row> {
-        let mut rows = self.each(|shard, now| shard.noisiest(most, window, is_wanted, now)).concat();
+        let storms = self.storm_states();
+        let mut rows = self.each(|shard, now| shard.noisiest(most, window, (is_wanted, &storms), now)).concat();
         rows.sort_by_key(|row| std::cmp::Reverse(row.received));
         rows.truncate(most);
         rows

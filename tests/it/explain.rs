@@ -553,6 +553,27 @@ async fn top_counts_and_the_account_is_the_ledgers() {
     program.stop().await;
 }
 
+/// Fault: `top` called dropped occurrences lost that a later write had shown.
+#[tokio::test]
+async fn what_a_later_write_shows_is_not_lost_in_top() {
+    let program = start("correlation: {suppression: drop, burstSize: 1, qps: 0.1}\n").await;
+    let client = &mut program.client().await;
+    let mut lost = async || {
+        for _ in 0..3 {
+            client.post(&plain()).await;
+        }
+        program.settle().await;
+        let [explain, top] =
+            ["explain?object=pod/web-0&namespace=shop", "top"].map(|path| format!("/eventweir/v1/{path}"));
+        let explained = client.get(&explain).await.json()["objects"][0]["reasons"][0]["lost"]["suppressed"].clone();
+        (explained.as_u64(), client.get(&top).await.json()["objects"][0]["lost"].as_u64())
+    };
+    assert_eq!(lost().await, (Some(2), Some(2)));
+    program.clock.advance(Duration::from_secs(10));
+    assert_eq!(lost().await, (Some(2), Some(2)), "the fourth occurrence shows the second and third");
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn top_has_windows_and_a_filter() {
     let program = start("").await;

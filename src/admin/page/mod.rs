@@ -198,7 +198,7 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     } else if top["enabled"] == false {
         html.tag("<p class=\"faint\">").text(OFF).tag("</p><div class=\"sides\">");
     } else if admin.knows_callers() {
-        let mut objects = rows(&top["objects"], &["object", "reason", "perSecond", "received", "writes", "lost"]);
+        let mut objects = rows(&top["objects"], &["object", "reason", "perSecond", "received", "writes"]);
         objects.truncate(ROWS);
         for (cells, row) in objects.iter_mut().zip(top["objects"].as_array().into_iter().flatten()) {
             let [object, namespace] = ["object", "namespace"].map(|member| row[member].as_str().unwrap_or_default());
@@ -207,11 +207,8 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
             let text = format!("{namespace} {object}");
             cells[0] = if object.starts_with('(') { Cell::Text(text) } else { Cell::Link(text, pairs.finish()) };
         }
-        html.table(
-            "Noisiest objects, last hour",
-            &["object", "reason", "per second", "received", "writes", "lost"],
-            &objects,
-        );
+        let headings = ["object", "reason", "per second", "received", "writes"];
+        html.table("Noisiest objects, last hour", &headings, &objects);
         html.tag("<div class=\"sides\">");
         for (title, member) in [("Reasons", "reasons"), ("Sources", "components"), ("Namespaces", "namespaces")] {
             let mut table = rows(&top[member], &["name", "perSecond", "received", "writes"]);

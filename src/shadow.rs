@@ -17,7 +17,7 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{KeySecret, Policy};
 use crate::event::{Event, ObjectMeta};
 use crate::explain::{Group, Totals, Unseen};
-use crate::ledger::Balance;
+use crate::ledger::{Balance, RejectReason};
 use crate::outbox::{Answer, Request, Why};
 use crate::shard::{Settings, Shard, Shards, Shown};
 
@@ -81,7 +81,7 @@ struct Run {
 /// The sums of one configuration's ledger, and its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Sums {
-    /// Occurrences that arrived.
+    /// Occurrences that arrived at the correlator, which is all that the shadow gets.
     pub received: u64,
     /// Creates and patches.
     pub writes: u64,
@@ -93,7 +93,7 @@ pub struct Sums {
     pub deferred: u64,
     /// Occurrences that are lost.
     pub lost: u64,
-    /// Occurrences that were refused.
+    /// Occurrences that were refused because the outbox was full.
     pub rejected: u64,
 }
 
@@ -126,14 +126,15 @@ pub struct Difference {
 impl Sums {
     fn of(balance: &Balance, groups: &[Group]) -> Self {
         let ledger = &balance.ledger;
+        let full = ledger.rejected(RejectReason::Full);
         Self {
-            received: ledger.received(),
+            received: ledger.received() - (ledger.total_rejected() - full),
             writes: groups.iter().map(|group| group.totals.writes).sum(),
             shown: ledger.total_written(),
             waiting: balance.total_waiting(),
             deferred: balance.waiting[Why::Budget as usize] + balance.waiting[Why::Group as usize],
             lost: ledger.total_lost(),
-            rejected: ledger.total_rejected(),
+            rejected: full,
         }
     }
 

@@ -137,7 +137,7 @@ impl TopQuery {
 
 /// Returns one configuration's counts of a reason.
 fn side(totals: &Totals) -> Value {
-    json!({ "writes": totals.writes, "shown": totals.shown, "folded": totals.folded, "lost": totals.not_shown(), "rejected": totals.rejected })
+    json!({ "writes": totals.writes, "shown": totals.shown, "folded": totals.folded, "lost": totals.not_shown() })
 }
 
 /// Returns the number of facts without any record, and the oldest one.

@@ -79,6 +79,26 @@ async fn the_effect_of_another_budget_is_shown_and_not_written() {
     program.stop().await;
 }
 
+/// Fault: events that the active configuration refused before their correlation were received and rejected by it alone.
+#[tokio::test]
+async fn refusals_that_the_shadow_never_sees_make_no_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = program(folder.path(), "", "").await;
+    let mut invalid = event("node-1", "web-0", "Reason0", "m");
+    invalid.involved_object.namespace = "other".into();
+    for _ in 0..3 {
+        assert_eq!(program.client().await.post(&invalid).await.status, 422);
+    }
+    post(&program, 2).await;
+    let document = difference(&program, 2).await;
+    let [live, shadow] = ["live", "shadow"].map(|side| &document["ledger"][side]);
+    assert_eq!((&live["received"], &live["rejected"]), (&shadow["received"], &json!(0)), "{document}");
+    for row in document["reasons"].as_array().unwrap() {
+        assert_eq!(row["live"], row["shadow"], "{document}");
+    }
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn a_reload_restarts_or_ends_the_shadow_and_a_bad_file_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();

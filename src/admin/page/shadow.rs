@@ -11,7 +11,8 @@ pub(super) fn section(html: &mut Html, difference: &Value, shows_events: bool) {
         .into_iter()
         .map(|member| {
             let cells = [&ledger["live"][member], &ledger["shadow"][member]].map(Cell::from);
-            std::iter::once(Cell::Text(member.to_owned())).chain(cells).collect()
+            let name = if member == "rejected" { "rejected (full)" } else { member };
+            std::iter::once(Cell::Text(name.to_owned())).chain(cells).collect()
         })
         .collect();
     let unseen = ["live", "shadow"].map(|side| Cell::from(&difference["unseen"][side]["facts"]));

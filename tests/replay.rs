@@ -334,6 +334,15 @@ fn suggested_rules_have_the_printed_effect() {
         assert_eq!(with["columns"][1]["writes"], suggestion["writes"]);
         assert!(with["suggestions"].as_array().unwrap().len() < suggestions.len(), "{with:#}");
     }
+    // Fault: a rule for a component that has one already takes its settings from the base, and was tried with the others.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let other = "{match: {component: clever, namespace: other}, set: {burstSize: 3}}";
+    let rules = format!("[{{match: {{component: node-agent}}, set: {{burstSize: 3}}}}, {other}]");
+    std::fs::write(file.path(), format!("correlation: {{rules: {rules}}}\n")).unwrap();
+    let text = replay(&storm, &["-o", "json", "--config", &file.path().display().to_string()]);
+    let with: Value = serde_json::from_str(&text).unwrap();
+    let components: Vec<_> = with["suggestions"].as_array().unwrap().iter().map(|found| &found["component"]).collect();
+    assert_eq!(components, ["clever"], "{with:#}");
     // There is no suggestion for few events, nor for very many objects.
     for quiet in [recording(cronjob_hour().take(6)), recording(pods_come_and_go().take(21_000))] {
         assert!(!replay(&quiet, &[]).contains("What would help"));

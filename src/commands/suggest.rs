@@ -1,6 +1,6 @@
 //! Suggests rules: each was tried on the same events, and is judged per component.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use smol_str::SmolStr;
@@ -48,6 +48,13 @@ fn gain(rule: Trial, before: &Total, after: &Total) -> Option<i64> {
     (helps && after.unseen <= before.unseen).then_some(gain)
 }
 
+/// Returns the components of which a rule matches some events. A rule before it would replace all its settings, so a
+/// trial, which changes them, says nothing about the effect.
+fn with_rules(compared: &Compared, simulation: &Simulation) -> BTreeSet<SmolStr> {
+    let facts = compared.comparison.facts().iter().map(|(fact, _)| fact);
+    facts.filter(|fact| simulation.has_rule_for(fact)).map(|fact| fact.component.clone()).collect()
+}
+
 /// Sums up the facts of each component.
 fn by_component(compared: &Compared, simulation: &Simulation) -> BTreeMap<SmolStr, Total> {
     let component = |fact: &Fact| Some(fact.component.clone()).filter(|component| !component.is_empty());
@@ -58,9 +65,11 @@ fn by_component(compared: &Compared, simulation: &Simulation) -> BTreeMap<SmolSt
 fn suggestions(compared: &Compared) -> Vec<Suggestion> {
     let (mut found, comparison) = (Vec::new(), &compared.comparison);
     let [_, ours] = &*comparison.columns else { return Vec::new() };
+    let with_rules = with_rules(compared, ours);
     for (rule, trial) in Trial::ALL.into_iter().zip(&comparison.trials) {
         let (mut before, mut helpful) = (by_component(compared, ours), Vec::new());
-        for (component, after) in by_component(compared, trial) {
+        let tried = by_component(compared, trial).into_iter();
+        for (component, after) in tried.filter(|(component, _)| !with_rules.contains(component)) {
             let Some(before) = before.remove(&component) else { continue };
             if let Some(gain) = gain(rule, &before, &after) {
                 let config = configuration(&component, &ours.keys_of(rule));

@@ -505,6 +505,15 @@ impl Simulation {
         fates
     }
 
+    /// Whether a rule of the configuration matches the events of a fact.
+    pub fn has_rule_for(&self, fact: &Fact) -> bool {
+        let mut event = Event { reason: fact.reason.clone(), event_type: fact.event_type.clone(), ..Event::default() };
+        event.metadata.namespace = fact.namespace.clone();
+        event.involved_object.kind = fact.kind.clone();
+        event.source.component = fact.component.clone();
+        self.policy.rule(&event).0.is_some()
+    }
+
     /// Returns the keys with which a trial changes this configuration.
     pub fn keys_of(&self, trial: Trial) -> String {
         trial.keys(&self.policy)

@@ -195,6 +195,29 @@ fn replay_of_two_configurations_lists_what_differs() {
     assert!(text.contains("No row differs between"), "{text}");
 }
 
+/// Fault: `replay` refused the configuration of a pod for files and flags that only `serve` needs.
+#[test]
+fn replay_reads_the_configuration_of_another_machine() {
+    let (_file, recording) = file(&recorded_hour());
+    let replay = |config: &str| {
+        let (_file, config) = file(config);
+        eventweir(&["replay", &recording, "-q", "--config", &config])
+    };
+    let config = "listen: 0.0.0.0:8080\nauth: {tokenReview: {enabled: true}}\npassthrough: on\ningest: {ack: durable}\n\
+        limitsFile: /no/limits\nshadowFile: /no/shadow\neventLog: /no/folder/log\nexplain: {enabled: false}\n";
+    let output = replay(config);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for (wrong, said) in [
+        ("ingest: {ack: durably}", "ingest.ack: `durably` is not allowed"),
+        ("ingest: {acks: durable}", "ingest.acks: no such key"),
+        ("correlation: {rules: [{set: {burstSize: 1}}]}", "a rule needs a condition"),
+        ("upstream: {qps: 0, burst: 1}", "upstream.qps: `0` is 0 with a burst"),
+    ] {
+        let output = replay(wrong);
+        assert!(output.status.code() == Some(64) && stderr(&output).contains(said), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn replay_reads_a_list_that_kubectl_prints_and_draws_it() {
     let recorded = recorded_hour();

@@ -10,7 +10,7 @@ use super::Error;
 use super::report::{Compared, finish, plural, thousands};
 use crate::cli::Replay;
 use crate::clock::{Clock, Mono};
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config};
 use crate::event::Event;
 use crate::replay::{Bad, Comparison, Format, Recording, Report, client_go};
 use crate::upstream;
@@ -123,7 +123,7 @@ pub(super) fn compare_and_try(config: Option<&Path>) -> Result<Compared, Error> 
 }
 
 fn load(config: Option<&Path>) -> Result<Config, Error> {
-    let mut config = config::load(config, &Overrides::default())?;
+    let mut config = config::load_rules(config)?;
     // Explanations are not used here.
     config.shard.explain.enabled = false;
     Ok(config)

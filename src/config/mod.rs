@@ -144,9 +144,21 @@ pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Conf
     Config::checked(read_raw(path, overrides)?, overrides, Files::Checked)
 }
 
+/// Reads the file as [`load`] does, for a use of its correlation and outbox alone. The rest may be of another machine or
+/// need flags: its keys and values are checked, but not how they fit together, and files that it names are not read.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_rules(path: Option<&Path>) -> Result<Config, Errors> {
+    let overrides = Overrides::default();
+    Config::checked(read_raw(path, &overrides)?, &overrides, Files::Foreign)
+}
+
 /// What happens to the files that a configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Files {
+    /// None is opened, and conflicts between sections that a simulation does not use are no errors.
+    Foreign,
     /// None is opened.
     Ignored,
     /// Those of limits and of the shadow configuration are read.

@@ -517,7 +517,7 @@ fn shadow(section: &mut Section<'_>, config: &mut Config) {
         section.conflict("shadowFile", "needs explain.enabled: true; allowed without it: no file");
     }
     let overrides = Overrides { container_memory: Some(SHADOW_MEMORY), ..Overrides::default() };
-    let of_file = |raw| Config::from_raw(raw, &overrides);
+    let of_file = |raw: RawConfig| Config::checked(raw, &overrides, Files::Foreign);
     if let Some(Config { policy, shard, .. }) = section.file("shadowFile", Path::new(&shadow.file), of_file) {
         (shadow.policy, shadow.settings) = (policy, shard);
         shadow.settings.explain.enabled = true;

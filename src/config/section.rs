@@ -15,6 +15,9 @@ use super::raw::{Entry, Node, Origin, Value};
 use super::values::Form;
 use super::{Files, RawConfig, read_file};
 
+/// Sections that a simulation uses, with the limit of all writes in `upstream`.
+const SIMULATED: [&str; 3] = ["correlation", "outbox", "upstream"];
+
 /// Collects errors during one reading of a file.
 #[derive(Debug)]
 pub(super) struct Collector {
@@ -265,7 +268,7 @@ impl<'a> Section<'a> {
         path: &Path,
         read: impl FnOnce(RawConfig) -> Result<T, Errors>,
     ) -> Option<T> {
-        if self.collector.files == Files::Ignored {
+        if matches!(self.collector.files, Files::Foreign | Files::Ignored) {
             return None;
         }
         let raw = match read_file(path) {
@@ -297,6 +300,11 @@ impl<'a> Section<'a> {
     /// `tls.certFile`. `reason` continues the sentence that the value begins. Without a value, or with an empty `key`
     /// for the section itself, it is the whole sentence.
     pub(super) fn conflict(&self, key: &str, reason: &str) {
+        let path = self.path_of(key);
+        let part = path.split('.').next().unwrap_or_default();
+        if self.collector.files == Files::Foreign && !SIMULATED.contains(&part) {
+            return;
+        }
         self.fault(key, reason, Problem::Conflict);
     }
 

@@ -99,6 +99,15 @@ async fn refusals_that_the_shadow_never_sees_make_no_difference() {
     program.stop().await;
 }
 
+/// Fault: the shadow was refused for what a configuration needs elsewhere, although it is not used.
+#[tokio::test]
+async fn the_shadow_may_be_the_configuration_of_another_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let shadow = "listen: 0.0.0.0:8080\nadminListen: 0.0.0.0:8080\nauth: {tokenReview: {enabled: true}}\npassthrough: on\n\
+        ingest: {ack: durable}\nlimitsFile: /no/limits\nshadowFile: /no/shadow\nexplain: {enabled: false}\n";
+    program(folder.path(), "", shadow).await.stop().await;
+}
+
 #[tokio::test]
 async fn a_reload_restarts_or_ends_the_shadow_and_a_bad_file_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();

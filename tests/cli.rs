@@ -833,6 +833,29 @@ fn explain_queries_several_servers_and_shows_the_one_that_knows() {
     assert_eq!((one.terminate(), other.terminate()), (Some(0), Some(0)));
 }
 
+/// Fault: with several servers, `--follow` did not say that it prints the occurrences of one.
+#[test]
+fn follow_names_the_server_that_it_follows() {
+    let (one, other) = (Server::start(&[]), Server::start(&[]));
+    other.post("web-0.1");
+    let [first, second] = [&one, &other].map(|server| format!("http://{}", server.listen));
+    let follow = |servers: &[&str]| {
+        let servers = servers.iter().flat_map(|server| ["--server", server]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eventweir"));
+        command.args(["explain", "pod/web-0", "--follow"]).args(servers).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|line| line.contains("DECISIONS")));
+        child
+    };
+    let children = [follow(&[&first, &second]), follow(&[&second])];
+    assert_eq!((one.terminate(), other.terminate()), (Some(0), Some(0)));
+    // Each ends with an error, because the server has stopped.
+    let [several, single] = children.map(|child| stderr(&child.wait_with_output().unwrap()));
+    let said = format!("following {second} only; --server and --pod choose another one\n");
+    assert!(several.starts_with(&said) && !single.contains("following"), "{several}\n{single}");
+}
+
 #[test]
 fn serve_writes_an_event_log_and_stops_in_order() {
     let folder = tempfile::tempdir().unwrap();

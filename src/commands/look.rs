@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::remote::{STRANGER, Server};
 use super::report::plural;
-use super::{Error, end, print, print_document, runtime, table};
+use super::{Error, end, print, print_document, printable, runtime, table};
 use crate::cli::{Explain, Format, Tap};
 use crate::explain::clean;
 use crate::upstream::apiserver::cause_of;
@@ -129,6 +129,11 @@ pub fn explain(explain: &Explain) -> Result<(), Error> {
         }
         let first = &document["objects"][0];
         let object = followed(explain, first).ok_or(Error::NothingKnown)?;
+        if !is_one {
+            let said = format!("following {} only; --server and --pod choose another one", server.name);
+            // A closed standard error is no failure.
+            drop(writeln!(std::io::stderr(), "{}", printable(&said)));
+        }
         let query = [("namespace", namespace), ("object", &object), ("source", source), ("reason", reason)];
         print_tap(server, &query, explain.output, None).await
     })

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::pin::pin;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http_body_util::BodyExt as _;
 use serde_json::Value;
 
 use super::remote::{STRANGER, Server};
@@ -27,6 +27,9 @@ const AT_ONCE: usize = 16;
 /// Pause before the next tap, if the last one ended without a line.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Longest wait for the next line of a tap. The server sends a ping every 15 s.
+const QUIET: Duration = Duration::from_secs(45);
+
 /// Prints the lines of the tap until `time` has passed or Ctrl-C.
 pub(super) async fn print_tap(
     server: &Server,
@@ -44,9 +47,8 @@ async fn follow(server: &Server, query: &[(&str, &str)], output: Format) -> Resu
     loop {
         let mut body = server.ask("tap", query, "application/x-ndjson").await?.into_body();
         let (mut rest, mut is_empty) = (Vec::new(), true);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| server.broken(cause_of(&error)))?;
-            rest.extend_from_slice(&frame.into_data().unwrap_or_default());
+        while let Some(frame) = read(&mut body).await.map_err(|why| server.broken(why))? {
+            rest.extend_from_slice(&frame);
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
                 let value: Value = serde_json::from_slice(&line).map_err(|_not_json| server.silent(STRANGER))?;
@@ -63,6 +65,20 @@ async fn follow(server: &Server, query: &[(&str, &str)], output: Format) -> Resu
         if is_empty {
             tokio::time::sleep(PAUSE).await;
         }
+    }
+}
+
+/// Returns the next part of the stream; `None` at its end. The error says why there is none.
+async fn read<B>(body: &mut B) -> Result<Option<Bytes>, String>
+where
+    B: http_body_util::BodyExt<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + 'static,
+{
+    match tokio::time::timeout(QUIET, body.frame()).await {
+        Ok(Some(Ok(frame))) => Ok(Some(frame.into_data().unwrap_or_default())),
+        Ok(Some(Err(error))) => Err(cause_of(&error)),
+        Ok(None) => Ok(None),
+        Err(_elapsed) => Err(format!("no line within {} s", QUIET.as_secs())),
     }
 }
 
@@ -389,6 +405,15 @@ mod tests {
         let budget = |tokens| json!({ "budgets": [{ "tokens": tokens, "nextToken": "2026-03-01T08:00:00.000000Z" }] });
         assert!(budgets(&budget(0), WIDTH).contains("next 08:00:00"));
         assert!(!budgets(&budget(1), WIDTH).contains("next"));
+    }
+
+    /// Fault: the tap waited for ever for a server that had stopped to answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_tap_without_pings_ends() {
+        let frames = futures_util::stream::pending::<Result<hyper::body::Frame<Bytes>, std::io::Error>>();
+        let mut body = http_body_util::StreamBody::new(frames);
+        let ended = tokio::time::timeout(Duration::from_secs(600), read(&mut body)).await.unwrap();
+        assert_eq!(ended.unwrap_err(), "no line within 45 s");
     }
 
     #[test]

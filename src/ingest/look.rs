@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -348,11 +349,6 @@ impl Rate {
         (self.lines, self.until) = (0, now.after(SECOND));
         Some(std::mem::take(&mut self.skipped)).filter(|skipped| *skipped > 0)
     }
-
-    /// Returns the timeout for the next line.
-    fn pause(&self) -> Duration {
-        if self.skipped > 0 { SECOND } else { PING }
-    }
 }
 
 struct Reader {
@@ -369,6 +365,8 @@ struct Reader {
 impl Reader {
     /// Waits for the next line; `None` at the end.
     async fn next(&mut self) -> Option<Bytes> {
+        // Lines that are not selected do not delay it.
+        let mut ping = pin!(tokio::time::sleep(PING));
         loop {
             let now = self.clock.now().mono;
             if now >= self.until {
@@ -379,15 +377,15 @@ impl Reader {
             }
             let line = tokio::select! {
                 () = self.stop.cancelled() => return None,
-                line = tokio::time::timeout(self.rate.pause(), self.lines.recv()) => line,
+                line = self.lines.recv() => line,
+                () = tokio::time::sleep(SECOND), if self.rate.skipped > 0 => continue,
+                () = &mut ping => return Some(self.line(&json!({ "ping": true }))),
             };
             return Some(match line {
-                Ok(Ok(line)) if !self.selector.wants(&line) || !self.rate.fits() => continue,
-                Ok(Ok(line)) => self.line(&*line),
-                Ok(Err(RecvError::Lagged(skipped))) => self.line(&json!({ "skipped": skipped, "why": "slow" })),
-                Ok(Err(RecvError::Closed)) => return None,
-                Err(_elapsed) if self.rate.skipped > 0 => continue,
-                Err(_elapsed) => self.line(&json!({ "ping": true })),
+                Ok(line) if !self.selector.wants(&line) || !self.rate.fits() => continue,
+                Ok(line) => self.line(&*line),
+                Err(RecvError::Lagged(skipped)) => self.line(&json!({ "skipped": skipped, "why": "slow" })),
+                Err(RecvError::Closed) => return None,
             });
         }
     }
@@ -463,6 +461,26 @@ mod tests {
         drop(reader);
         assert!(!tap.is_read());
         assert_eq!(taken.get(), 0);
+    }
+
+    /// Fault: a reader of few lines got no pings while others arrived.
+    #[tokio::test(start_paused = true)]
+    async fn lines_that_are_not_selected_delay_no_ping() {
+        let (tap, places) = (Tap::default(), places().0);
+        let selector = Selector::parse(pairs(Some("reason=Other"))).unwrap();
+        let mut reader = Reader { selector, ..reader(&tap, &places, &Clock::manual(0)) };
+        let tell = async {
+            loop {
+                tap.tell(&Event::default(), "created", "", 1, "", || 0);
+                tokio::time::sleep(SECOND).await;
+            }
+        };
+        tokio::select! {
+            line = tokio::time::timeout(PING * 2, reader.next()) => {
+                assert_eq!(&*line.unwrap().unwrap(), b"{\"ping\":true}\n");
+            }
+            () = tell => {}
+        }
     }
 
     #[test]

@@ -486,6 +486,10 @@ fn check_config_prints_which_rule_matches_an_event_and_why() {
             r#"{{"metadata":{{"name":"a","namespace":"shop"}},"involvedObject":{{"kind":"{kind}","name":"web-0"}},"reason":"{reason}","source":{{"component":"kubelet"}}}}"#
         )
     };
+    // Fault: an event without a namespace was matched without one; for `serve` and `replay` it is in `default`.
+    let (_default, default) = file(&event("BackOff", "Pod").replace(r#","namespace":"shop""#, ""));
+    let of_default = stdout(&eventweir(&["check-config", &config, "--event", &default]));
+    assert!(of_default.starts_with("BackOff default/web-0 Pod\n  rules[0] does not match: namespace is \"default\"\n"));
     let (_events, events) = file(&format!("{}\n{}\n", event("BackOff", "Pod"), event("Other", "Node")));
     let output = eventweir(&["check-config", &config, "--event", &events]);
     assert_eq!(

@@ -22,6 +22,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use smol_str::SmolStr;
 
 pub use demo::demo;
 pub use look::{explain, tap};
@@ -151,8 +152,12 @@ fn warn(file: &Path, config: &config::Config) {
 /// Prints which rule matches each event, and why the rules before it do not.
 fn rules(config: &config::Config, path: &Path) -> Result<(), Error> {
     let mut text = String::new();
-    replay::each(path, |event| {
-        let object = &event.involved_object;
+    replay::each(path, |mut event| {
+        if event.metadata.namespace.is_empty() {
+            // As for `serve` and `replay`.
+            event.metadata.namespace = SmolStr::new_static("default");
+        }
+        let (event, object) = (&event, &event.involved_object);
         let name = format!("{} {}/{} {}", event.reason, event.metadata.namespace, object.name, object.kind);
         text += &format!("{}\n", clean(&name, 300));
         let found = config.policy.rule(event).0;

@@ -103,11 +103,11 @@ fn open(path: &Path) -> Result<(String, Box<dyn Read>), Error> {
 }
 
 /// Calls `see` for each event of a file in any format.
-pub(super) fn each(path: &Path, mut see: impl FnMut(&Event)) -> Result<(), Error> {
+pub(super) fn each(path: &Path, mut see: impl FnMut(Event)) -> Result<(), Error> {
     let (name, input) = open(path)?;
     for found in Recording::new(input).map_err(|source| reading(&name, source))? {
         match found.map_err(|source| reading(&name, source))? {
-            Ok(report) => see(&report.event),
+            Ok(report) => see(report.event),
             Err(bad) => return Err(Error::Input(format!("{name} {bad}"))),
         }
     }

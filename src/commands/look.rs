@@ -224,17 +224,28 @@ fn list(value: &Value) -> Vec<Value> {
     value.as_array().cloned().unwrap_or_default()
 }
 
+/// Formats the rate at which a budget gets tokens.
+fn refill(seconds_per_token: f64) -> String {
+    let rounded = |number: f64| (number * 10.0).round() / 10.0;
+    if seconds_per_token > 1.0 {
+        format!("one each {} s", rounded(seconds_per_token))
+    } else {
+        format!("{} per second", rounded(1.0 / seconds_per_token))
+    }
+}
+
 fn budgets(object: &Value, width: usize) -> String {
     let mut text = String::new();
     for budget in list(&object["budgets"]) {
         // While tokens are left, a write waits for none.
-        let next = if budget["tokens"] == 0 { format!(", next {}", time(&budget["nextToken"])) } else { String::new() };
+        let next = budget["nextToken"].as_str().filter(|_| budget["tokens"] == 0);
+        let next = next.map_or(String::new(), |_| format!(", next {}", time(&budget["nextToken"])));
+        let refill = budget["secondsPerToken"].as_f64().map_or("never refilled".to_owned(), refill);
         text += &format!(
-            "\n  BUDGET   {}\n           {} of {} tokens, one each {:.0} s{next}; spent: {}\n",
+            "\n  BUDGET   {}\n           {} of {} tokens, {refill}{next}; spent: {}\n",
             clean(&cell(&budget["key"], width), width.max(200)),
             budget["tokens"],
             budget["burst"],
-            budget["secondsPerToken"].as_f64().unwrap_or_default(),
             cell(&budget["spentOn"], width)
         );
     }
@@ -405,6 +416,23 @@ mod tests {
         let budget = |tokens| json!({ "budgets": [{ "tokens": tokens, "nextToken": "2026-03-01T08:00:00.000000Z" }] });
         assert!(budgets(&budget(0), WIDTH).contains("next 08:00:00"));
         assert!(!budgets(&budget(1), WIDTH).contains("next"));
+    }
+
+    /// Fault: a budget that is never refilled, or several times in a second, had "one each 0 s".
+    #[test]
+    fn a_budget_says_how_often_it_is_refilled() {
+        for (seconds, said) in [
+            (json!(300.0), "one each 300 s"),
+            (json!(1.4285715), "one each 1.4 s"),
+            (json!(1.0), "1 per second"),
+            (json!(0.025), "40 per second"),
+            (json!(0.4), "2.5 per second"),
+            (Value::Null, "never refilled"),
+        ] {
+            let text = budgets(&json!({ "budgets": [{ "tokens": 0, "secondsPerToken": seconds }] }), WIDTH);
+            assert!(text.contains(&format!(" tokens, {said}")), "{text}");
+            assert!(!text.contains("next"), "no token is expected: {text}");
+        }
     }
 
     /// Fault: the tap waited for ever for a server that had stopped to answer.

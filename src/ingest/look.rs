@@ -160,8 +160,10 @@ impl Face {
         let ledger = namespace.is_none_or(str::is_empty).then_some(difference.ledger);
         let reasons = difference.reasons.iter().take(ROWS).map(|(reason, sides)| {
             let reason = if reason.is_empty() { "(others)" } else { reason };
-            let received = json!({ "live": sides.live.received, "shadow": sides.shadow.received });
-            json!({ "reason": reason, "received": received, "live": side(&sides.live), "shadow": side(&sides.shadow) })
+            // Occurrences that were refused for any reason are left out: most of them never reach the shadow.
+            let accepted = |totals: &Totals| totals.received.saturating_sub(totals.rejected);
+            let accepted = json!({ "live": accepted(&sides.live), "shadow": accepted(&sides.shadow) });
+            json!({ "reason": reason, "accepted": accepted, "live": side(&sides.live), "shadow": side(&sides.shadow) })
         });
         Some(json!({
             "apiVersion": "eventweir/v1", "kind": "Shadow", "file": difference.file,

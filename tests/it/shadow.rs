@@ -95,6 +95,7 @@ async fn refusals_that_the_shadow_never_sees_make_no_difference() {
     assert_eq!((&live["received"], &live["rejected"]), (&shadow["received"], &json!(0)), "{document}");
     for row in document["reasons"].as_array().unwrap() {
         assert_eq!(row["live"], row["shadow"], "{document}");
+        assert_eq!(row["accepted"]["live"], row["accepted"]["shadow"], "{document}");
     }
     program.stop().await;
 }

@@ -29,13 +29,13 @@ pub(super) fn section(html: &mut Html, difference: &Value, shows_events: bool) {
         let of = |row: &Value, member: &str| Cell::Text(format!("{} / {}", row["live"][member], row["shadow"][member]));
         let row = |row: &Value| {
             let numbers = ["writes", "shown", "folded", "lost"].map(|member| of(row, member));
-            let first = [Cell::from(&row["reason"]), Cell::from(&row["received"]["live"])];
+            let first = [Cell::from(&row["reason"]), Cell::from(&row["accepted"]["live"])];
             first.into_iter().chain(numbers).collect()
         };
         let rows = difference["reasons"].as_array().into_iter().flatten().filter(differs).take(ROWS).map(row);
         html.table(
             "Reasons that differ, active / shadow",
-            &["reason", "received", "writes", "shown", "in a digest", "lost"],
+            &["reason", "accepted", "writes", "shown", "in a digest", "lost"],
             &rows.collect::<Vec<_>>(),
         );
     }

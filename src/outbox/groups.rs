@@ -307,8 +307,7 @@ impl Outbox {
         None
     }
 
-    /// Whether a new record of this event would fold, because its object's event has folded and the storm lasts; see
-    /// [`pass`](Self::pass).
+    /// Whether a new record of this event would fold, because its object's event has folded and the storm lasts.
     pub fn would_fold(&self, event: &Event) -> bool {
         !self.draining && self.groups.has_storm(event) && self.folded.has(self.groups.object(event))
     }

@@ -22,7 +22,6 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use smol_str::SmolStr;
 
 pub use demo::demo;
 pub use look::{explain, tap};
@@ -153,10 +152,8 @@ fn warn(file: &Path, config: &config::Config) {
 fn rules(config: &config::Config, path: &Path) -> Result<(), Error> {
     let mut text = String::new();
     replay::each(path, |mut event| {
-        if event.metadata.namespace.is_empty() {
-            // As for `serve` and `replay`.
-            event.metadata.namespace = SmolStr::new_static("default");
-        }
+        // As for `serve` and `replay`.
+        event.default_namespace();
         let (event, object) = (&event, &event.involved_object);
         let name = format!("{} {}/{} {}", event.reason, event.metadata.namespace, object.name, object.kind);
         text += &format!("{}\n", clean(&name, 300));

@@ -213,6 +213,18 @@ impl Event {
         if object.is_empty() { own == "default" } else { object == own }
     }
 
+    /// Whether the event has this name in this namespace.
+    pub fn is_named(&self, namespace: &str, name: &str) -> bool {
+        self.metadata.name == name && self.metadata.namespace == namespace
+    }
+
+    /// Puts an event that names no namespace into `default`.
+    pub fn default_namespace(&mut self) {
+        if self.metadata.namespace.is_empty() {
+            self.metadata.namespace = SmolStr::new_static("default");
+        }
+    }
+
     /// Whether the type is `Warning`.
     pub fn is_warning(&self) -> bool {
         self.event_type == "Warning"

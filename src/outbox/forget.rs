@@ -192,16 +192,14 @@ impl Outbox {
 
     /// Returns the record of this name in the outbox. Iterates over all records: only for DELETE and PUT.
     pub fn named(&self, namespace: &str, name: &str) -> Option<RecordId> {
-        let is_it = |event: &Event| event.metadata.namespace == namespace && event.metadata.name == name;
-        let record = self.records.iter().find(|(_, record)| is_it(&record.event));
+        let record = self.records.iter().find(|(_, record)| record.event.is_named(namespace, name));
         record.map(|(id, _)| *id)
     }
 
     /// Returns the digest or storm record of this name that this process continues.
     pub fn digest(&self, namespace: &str, name: &str) -> Option<RecordId> {
         let mut digests = self.digests.keys().filter_map(|id| Some((*id, self.digest_event(*id)?)));
-        let is_it = |event: &Event| event.metadata.namespace == namespace && event.metadata.name == name;
-        digests.find(|(_, event)| is_it(event)).map(|(id, _)| id)
+        digests.find(|(_, event)| event.is_named(namespace, name)).map(|(id, _)| id)
     }
 
     /// Returns the event of a digest or storm record that this process continues.

@@ -239,9 +239,7 @@ impl Comparison {
         let at = at.unwrap_or(now).max(now);
         let (first, _) = *self.span.insert((self.span.map_or(at, |(first, _)| first), at));
         *self.sent.entry((at - first) / MINUTE).or_insert(0) += u64::from(number);
-        if event.metadata.namespace.is_empty() {
-            event.metadata.namespace = SmolStr::new_static("default");
-        }
+        event.default_namespace();
         let fact = self.number(Fact::of(&event));
         if let Some((_, sent)) = self.facts.get_mut(fact as usize) {
             if sent.number == 0 {

@@ -81,8 +81,7 @@ impl Records {
                     return Answer::Missing;
                 };
                 let (count, first) = (*count, *first);
-                let is_it = |event: &Event| event.metadata.name == *name && event.metadata.namespace == *namespace;
-                let refused = self.refused.as_deref().filter(|event| is_it(event)).cloned();
+                let refused = self.refused.as_deref().filter(|event| event.is_named(namespace, name)).cloned();
                 let stored = Event { count, series: None, ..refused.unwrap_or_default() };
                 Answer::Stored(Box::new(self.found(stored, namespace, name, first)))
             }

@@ -400,9 +400,7 @@ fn read_events<'t>(texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (V
         let group = group_of(text, group);
         let decoded = json::decode_event(group, text);
         let mut event = decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))?;
-        if event.metadata.namespace.is_empty() {
-            event.metadata.namespace = "default".into();
-        }
+        event.default_namespace();
         events.push(event);
         Ok(group)
     });

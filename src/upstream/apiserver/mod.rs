@@ -129,7 +129,7 @@ impl Apiserver {
         let outcome = match request {
             Request::Create { group, event } => self.stored(verb, sent, *group, |found| is_created(event, found)).await,
             Request::Patch { group, namespace, name, .. } | Request::Read { group, namespace, name } => {
-                let is_named = |found: &Event| found.metadata.namespace == *namespace && found.metadata.name == *name;
+                let is_named = |found: &Event| found.is_named(namespace, name);
                 self.stored(verb, sent, *group, is_named).await
             }
             Request::Delete { group, .. } => {

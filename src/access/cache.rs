@@ -135,11 +135,6 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
         self.inner.lock().known(key, now)
     }
 
-    /// Whether the newest question has found the apiserver away.
-    pub(super) fn is_away(&self) -> bool {
-        self.inner.lock().away.is_some()
-    }
-
     /// Returns an accepting answer that has expired less than `grace` ago, while the apiserver is away and another
     /// request asks.
     pub(super) fn remembered(&self, key: u128, now: Mono, grace: Duration) -> Option<V> {

@@ -341,7 +341,7 @@ impl Access {
             Ok((caller, ttl))
         };
         let key = key.finish();
-        self.cached(Review::Token, &self.0.tokens, (key, key, grace), question, read).await
+        self.cached(Review::Token, &self.0.tokens, ((key, key), || None), grace, question, read).await
     }
 
     /// Checks that the caller may do what it asks.
@@ -393,18 +393,13 @@ impl Access {
         caller: &Caller,
         attributes: &Attributes,
     ) -> Result<Decision, Unanswered> {
-        let Some(any) = attributes.of_any_name() else { return self.decision(settings, caller, attributes).await };
-        let (answers, key) = (&self.0.decisions, || self.decision_key(caller, attributes).0);
-        let (now, grace) = (|| self.0.clock.now().mono, settings.grace(attributes.purpose()));
-        let kept = match answers.is_away().then(|| answers.remembered(key(), now(), grace)).flatten() {
-            Some(kept) => Ok(kept),
-            None => match self.decision(settings, caller, &any).await {
-                Ok(Decision { allowed: false, .. }) => return self.decision(settings, caller, attributes).await,
-                Err(Unanswered::Away) => answers.expired(key(), now(), grace).ok_or(Unanswered::Away),
-                answered => return answered,
-            },
-        };
-        kept.inspect(|_kept| self.0.metrics.count_expired(Review::Access))
+        if let Some(any) = attributes.of_any_name() {
+            let decision = self.decision(settings, caller, &any, Some(attributes)).await?;
+            if decision.allowed {
+                return Ok(decision);
+            }
+        }
+        self.decision(settings, caller, attributes, None).await
     }
 
     /// Returns the key of a question about a caller's permission, and the key of the caller.
@@ -416,13 +411,16 @@ impl Access {
         (key.finish(), caller_key)
     }
 
+    /// Returns the decision about a permission. In an outage, an accepting one about `instead` is used too.
     async fn decision(
         &self,
         settings: &Settings,
         caller: &Caller,
         attributes: &Attributes,
+        instead: Option<&Attributes>,
     ) -> Result<Decision, Unanswered> {
         let (key, caller_key) = self.decision_key(caller, attributes);
+        let instead = || instead.map(|instead| self.decision_key(caller, instead).0);
         let AccessReview { allow_ttl, deny_ttl, .. } = settings.reviews;
         let grace = || settings.grace(attributes.purpose());
         let question = || reviews::access_question(caller, attributes);
@@ -431,16 +429,19 @@ impl Access {
             let ttl = if decision.allowed { allow_ttl } else { deny_ttl };
             Ok((decision, ttl))
         };
-        self.cached(Review::Access, &self.0.decisions, (key, caller_key, grace), question, read).await
+        let keys = ((key, caller_key), instead);
+        self.cached(Review::Access, &self.0.decisions, keys, grace, question, read).await
     }
 
     /// Returns the cached answer to a question, or asks the apiserver. While that is away, an accepting answer is used
-    /// for `grace` longer. `read` decodes the apiserver's answer and sets the time to live.
+    /// for `grace` longer, and also that to the question with the key `instead`. `read` decodes the apiserver's answer
+    /// and sets the time to live.
     async fn cached<V: Clone + Send + Sync + 'static>(
         &self,
         review: Review,
         answers: &Arc<Answers<V>>,
-        (key, caller, grace): (u128, u128, impl FnOnce() -> Duration),
+        ((key, caller), instead): ((u128, u128), impl Fn() -> Option<u128>),
+        grace: impl FnOnce() -> Duration,
         question: impl FnOnce() -> Value,
         read: impl FnOnce(Value) -> Result<(V, Duration), serde_json::Error> + Send + 'static,
     ) -> Result<V, Unanswered> {
@@ -451,14 +452,16 @@ impl Access {
             return Ok(answer);
         }
         let grace = grace();
-        if let Some(answer) = answers.remembered(key, now, grace) {
+        let either = |kept: &dyn Fn(u128) -> Option<V>| kept(key).or_else(|| kept(instead()?));
+        if let Some(answer) = either(&|key| answers.remembered(key, now, grace)) {
             metrics.count_expired(review);
             return Ok(answer);
         }
         metrics.count_miss(review, answers.len());
         match answers.ask((key, caller), &self.0.clock, || self.asking(review, question(), read)).await {
             Err(Unanswered::Away) => {
-                let expired = answers.expired(key, self.0.clock.now().mono, grace).ok_or(Unanswered::Away)?;
+                let now = self.0.clock.now().mono;
+                let expired = either(&|key| answers.expired(key, now, grace)).ok_or(Unanswered::Away)?;
                 metrics.count_expired(review);
                 Ok(expired)
             }

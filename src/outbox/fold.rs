@@ -71,17 +71,15 @@ impl Budget {
 impl Outbox {
     /// Folds the never-written records of a budget for which it has no token now, if more wait than may.
     pub(super) fn fold_beyond_limit(&mut self, id: BudgetId, now: Now) {
-        if self.folds_beyond_limit_at(id, now.mono).is_some_and(|at| at <= now.mono)
-            && let Some(budget) = self.budgets.peek(&id.0)
-        {
+        let Some(budget) = self.budgets.peek(&id.0) else { return };
+        if self.folds_beyond_limit_at(budget, now.mono).is_some_and(|at| at <= now.mono) {
             let excess: Vec<Order> = budget.foldable().skip(budget.tokens(now.mono)).collect();
             self.fold(Home::Budget(id), &excess, now);
         }
     }
 
     /// Returns when the excess of a budget may fold; `None` if no more wait than may.
-    pub(super) fn folds_beyond_limit_at(&self, id: BudgetId, now: Mono) -> Option<Mono> {
-        let budget = self.budgets.peek(&id.0)?;
+    pub(super) fn folds_beyond_limit_at(&self, budget: &Budget, now: Mono) -> Option<Mono> {
         let (number, tokens) = (budget.foldable_len(), budget.tokens(now));
         // An existing digest that waits for a token anyway takes the excess at once.
         let takes_more = |digest: &Digest| self.records.get(&digest.record).is_some_and(|record| record.owes());

@@ -20,6 +20,8 @@ pub struct Glimpse<'a> {
     pub kind: Kind,
     /// The count that was sent last.
     pub sent: i64,
+    /// The occurrences under its tag that the upstream is known to hold.
+    pub settled: u64,
     /// The count that the upstream has shown last, if it holds the record.
     pub shown: Option<i64>,
 }
@@ -56,7 +58,8 @@ impl Outbox {
     pub fn glimpse(&self, id: RecordId) -> Option<Glimpse<'_>> {
         let record = self.records.get(&id)?;
         let shown = record.stand.held().map(|held| held.count);
-        Some(Glimpse { event: &record.event, kind: record.kind, sent: record.sent.count, shown })
+        let (event, settled) = (&record.event, record.settled());
+        Some(Glimpse { event, kind: record.kind, sent: record.sent.count, settled, shown })
     }
 
     /// Returns the state of a record; `None` if it owes no write and was not written just before.

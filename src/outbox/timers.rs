@@ -95,14 +95,16 @@ impl Outbox {
     }
 
     pub(super) fn set_budget_timer(&mut self, id: BudgetId, now: Mono) {
-        let beyond = self.folds_beyond_limit_at(id, now);
-        let Some(budget) = self.budgets.peek_mut(&id.0).filter(|budget| !budget.is_prepaid()) else { return };
+        let Some(budget) = self.budgets.peek(&id.0).filter(|budget| !budget.is_prepaid()) else { return };
         let token = if budget.filed.is_none() && budget.waits_for_token() { budget.next_token(now) } else { None };
         let aged = budget.folds_at(self.settings.digest_max_age, now);
         let aged = aged.and_then(|at| Some(at.max(budget.folds_from(&self.journal, &self.paused)?)));
+        let beyond = self.folds_beyond_limit_at(budget, now);
         let idle = if budget.members == 0 { budget.idle_at(now) } else { None };
         let Some(at) = [token, aged, beyond, idle].into_iter().flatten().min() else { return };
-        if budget.timer.is_none_or(|timer| at < timer) {
+        if budget.timer.is_none_or(|timer| at < timer)
+            && let Some(budget) = self.budgets.peek_mut(&id.0)
+        {
             budget.timer = Some(at);
             self.set_timer(at, Timer::Budget(id));
         }

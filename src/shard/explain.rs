@@ -66,8 +66,7 @@ impl Shard {
             Some(Answer::Stored(_) | Answer::Missing | Answer::Exists) | None => ("", SmolStr::default()),
         };
         let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());
-        let settled = self.outbox.reach(record).1;
-        Some(Noticed { spot, kind: seen.kind, name, message, sent: seen.sent, settled, why, text })
+        Some(Noticed { spot, kind: seen.kind, name, message, sent: seen.sent, settled: seen.settled, why, text })
     }
 
     /// Notes the effect of an answer.

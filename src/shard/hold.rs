@@ -102,11 +102,11 @@ impl Shard {
     /// Forgets a deleted record: its waiting occurrences are lost, and the next occurrence begins a new record.
     /// Returns the tickets of clients that waited for it.
     pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
-        let is_storm = self.outbox.glimpse(handle.record).is_some_and(|seen| seen.kind == Kind::Storm);
-        let settled = self.outbox.reach(handle.record).1;
+        let storm = self.outbox.glimpse(handle.record).filter(|seen| seen.kind == Kind::Storm);
+        let settled = storm.map(|storm| storm.settled);
         let (lost, waiting) = self.outbox.forget(handle.record, now);
         self.lose(LostReason::Deleted, lost.total(), now);
-        if is_storm {
+        if let Some(settled) = settled {
             self.note_lost_storm(handle.record, settled, LostReason::Deleted.label());
         }
         self.note_deletion(handle, lost.total(), now);

@@ -211,13 +211,13 @@ impl Shard {
             |kept: &&Kept| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
         let record = |kept: &Kept| {
             let view = self.outbox.view(kept.record);
-            let known = self.known(kept);
+            let (known, storm) = (self.known(kept), storms.get(&kept.record));
             let pending = view.as_ref().map_or(0, |view| view.waiting);
             let state = match &view {
                 Some(view) if view.is_in_flight => "in-flight",
                 Some(view) if view.waiting > 0 => "waiting",
-                _ if storms.get(&kept.record).is_some_and(|storm| storm.lost.is_some()) => "ended",
-                _ if storms.get(&kept.record).is_some_and(|storm| storm.settled == 0) => "unwritten",
+                _ if storm.is_some_and(|storm| storm.lost.is_some()) => "ended",
+                _ if storm.is_some_and(|storm| storm.settled == 0) => "unwritten",
                 _ if known.is_gone => "gone",
                 _ if known.has_ended && !known.stored => "ended",
                 _ if known.stored => "settled",

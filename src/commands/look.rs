@@ -238,8 +238,8 @@ fn budgets(object: &Value, width: usize) -> String {
     let mut text = String::new();
     for budget in list(&object["budgets"]) {
         // While tokens are left, a write waits for none.
-        let next = budget["nextToken"].as_str().filter(|_| budget["tokens"] == 0);
-        let next = next.map_or(String::new(), |_| format!(", next {}", time(&budget["nextToken"])));
+        let has_next = budget["tokens"] == 0 && budget["nextToken"].is_string();
+        let next = if has_next { format!(", next {}", time(&budget["nextToken"])) } else { String::new() };
         let refill = budget["secondsPerToken"].as_f64().map_or("never refilled".to_owned(), refill);
         text += &format!(
             "\n  BUDGET   {}\n           {} of {} tokens, {refill}{next}; spent: {}\n",

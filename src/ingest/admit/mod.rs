@@ -355,15 +355,16 @@ impl Question<'_> {
     }
 
     /// Returns the total that a client has stored itself, because its requests were not reviewed or were answered too
-    /// late. Only a count: a series is not set by other writers.
-    fn unreviewed(&self, old: &Event, new: &Event) -> Option<i32> {
-        let is_count = old.series.is_none() && new.series.is_none() && self.face.0.shards.writes_lines();
-        (is_count && is_set_without_lines(old)).then(|| old.count.min(new.count - 1))
+    /// late, if it is above the `known` one. Only a count: a series is not set by other writers.
+    fn unreviewed(&self, old: &Event, new: &Event, known: i64) -> Option<i32> {
+        let count = old.count.min(new.count.saturating_sub(1));
+        let is_count = old.series.is_none() && new.series.is_none() && i64::from(count) > known;
+        (is_count && is_set_without_lines(old) && self.face.0.shards.writes_lines()).then_some(count)
     }
 
     /// Adds to a client's known event what the client has stored itself.
     fn with_unreviewed(&self, told: Event, old: &Event, new: &Event) -> Event {
-        let Some(count) = self.unreviewed(old, new).filter(|count| *count > told.count) else { return told };
+        let Some(count) = self.unreviewed(old, new, told.count.into()) else { return told };
         let told = Event { count, ..told };
         self.face.0.aliases.insert(&told);
         told
@@ -373,7 +374,7 @@ impl Question<'_> {
     /// line of its name, which also contains what waits.
     fn counted_before(&self, old: &Event, new: &Event) -> i64 {
         let counted = self.face.0.shards.counted_under(new, &new.metadata.name);
-        let counted = self.unreviewed(old, new).map_or(counted, |stored| counted.max(stored.into()));
+        let counted = self.unreviewed(old, new, counted).map_or(counted, i64::from);
         match (old.series != new.series, &old.series) {
             (true, Some(series)) => counted.max(series.count.into()),
             (true, None) if counted > 0 => counted,

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::aliases::is_of_one_line;
 use super::lists::CallerName;
 use super::rejection::{Rejection, as_asked};
-use super::{Face, Unable, admit, lists, look, options, respond};
+use super::{Counted, Face, Unable, admit, lists, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Purpose, Target, Turn, Write};
 use crate::event::selector::FieldSelector;
 use crate::event::validate::is_valid_name;
@@ -46,12 +46,13 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
         return next.run(request).await;
     }
     let (mut head, body) = request.into_parts();
+    let changed = [Method::PATCH, Method::PUT].contains(&head.method).then(|| head.uri.clone());
     let entered = if face.0.access.authenticates() {
         enter(&face, &mut head).await
     } else {
         may_be_answered(&face, "").map(|()| None)
     };
-    match entered {
+    let mut response = match entered {
         Ok(place) => {
             // A change keeps it until its end.
             let place = place.map(Arc::new);
@@ -77,6 +78,20 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
             }
             response
         }
+    };
+    if !response.status().is_success() && changed.is_some_and(|uri| counts(&face, &uri)) {
+        response.extensions_mut().insert(Counted);
+    }
+    response
+}
+
+/// Whether the path names an event whose occurrences are counted here.
+fn counts(face: &Face, uri: &Uri) -> bool {
+    match attributes(&Method::PATCH, uri).target {
+        Target::Resource { resource: "events", namespace, name, .. } => {
+            face.0.aliases.get(&namespace, &name).is_some_and(|event| face.0.shards.correlates(&event))
+        }
+        _ => false,
     }
 }
 

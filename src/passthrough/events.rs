@@ -22,7 +22,7 @@ use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
-use crate::ingest::{self, Unable, Undeleted};
+use crate::ingest::{self, Counted, Unable, Undeleted};
 use crate::server::{Answer, Read, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
@@ -194,6 +194,9 @@ fn is_forwarded(method: &Method, answer: &Response) -> bool {
     match answer.status() {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => method != Method::POST,
         StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::NOT_ACCEPTABLE => true,
+        // Its client repeats it, with the total of all occurrences. After a 404 of the apiserver, it would post the event
+        // again, which would count once more.
+        _ if answer.extensions().get::<Counted>().is_some() => false,
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
             method == Method::POST || answer.headers().contains_key(RETRY_AFTER)
         }

@@ -1,6 +1,8 @@
 //! Pass-through: what the API server has carried out for a client, or may have without an answer.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use axum::body::Body;
 use http::{HeaderValue, Method, Request};
 use hyper::body::Incoming;
@@ -127,5 +129,39 @@ async fn a_forwarded_event_is_known_by_the_name_that_the_api_server_has_generate
     let reply = client.send("POST", EVENTS, &[CALLER], second.to_string().as_bytes()).await;
     assert_eq!((reply.status, reply.text()), (201, STORED.to_owned()));
     assert_eq!(client.patch("web.x1", &json!({"count": 2})).await.text(), "patched");
+    program.app.stop().await;
+}
+
+/// Fault: the API server did not know the name, its client posted the event again, and it counted twice.
+#[tokio::test]
+async fn a_repeat_of_an_event_that_ingest_knows_waits_for_room() {
+    let posts = AtomicUsize::new(0);
+    let behind = Behind::plain(move |request| {
+        let is_first = request.method() == Method::POST && posts.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            match is_ours(&request) {
+                true if is_first => created(request).await,
+                // Pending writes stay pending.
+                true => std::future::pending().await,
+                false => answer(404, "{}"),
+            }
+        }
+    })
+    .await;
+    // The second event evicts the first from the correlator, so the repeat needs room.
+    let full =
+        "correlation: {lruCacheSize: 1}\noutbox: {maxRecords: 1, sourcePercent: 100}\nshutdown: {drainTimeout: 0s}\n";
+    let program = behind.program("", full).await;
+    let client = &mut program.client().await;
+    let known = event("node-1", "web-0", "R", "m");
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&known)).await.outcome(), Some("created"));
+    program.settle().await;
+    let other = json_of(&event("node-1", "web-1", "R", "m"));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &other).await.outcome(), Some("created"));
+    let path = format!("{EVENTS}/{}", known.metadata.name);
+    let headers = [CALLER, ("Content-Type", "application/strategic-merge-patch+json")];
+    let reply = client.send("PATCH", &path, &headers, br#"{"count":2}"#).await;
+    assert_eq!((reply.status, reply.header("Retry-After")), (429, Some("1")), "{}", reply.text());
+    assert_eq!(behind.passed_on().len(), 0);
     program.app.stop().await;
 }

@@ -14,6 +14,7 @@ use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::event::{Event, MicroTime};
@@ -91,9 +92,13 @@ impl EventLog {
         Self(None)
     }
 
-    /// Creates a log, and the task that writes its lines to `target` until every handle is dropped. A target that cannot be
-    /// written is opened again after a pause. The lines that may not be in it are left out.
-    pub fn new(target: Target, registry: &Registry) -> (Self, impl Future<Output = ()> + use<>) {
+    /// Creates a log, and the task that writes its lines to `target` until `stop` is cancelled or every handle is dropped.
+    /// A target that cannot be written is opened again after a pause. The lines that may not be in it are left out.
+    pub fn new(
+        target: Target,
+        registry: &Registry,
+        stop: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + use<>) {
         let left_out = Registrar(registry).counter(
             "eventweir_event_log_left_out_lines_total",
             "Lines of the event log that were left out: it could not be written, or not fast enough.",
@@ -103,6 +108,7 @@ impl EventLog {
         let writer = Writer {
             target,
             lines,
+            stop,
             room: Arc::clone(&room),
             left_out: left_out.clone(),
             buffered: 0,
@@ -159,6 +165,7 @@ impl Handle {
 struct Writer {
     target: Target,
     lines: mpsc::Receiver<Vec<u8>>,
+    stop: CancellationToken,
     room: Arc<Semaphore>,
     left_out: IntCounter,
     /// Lines that may not be in the target yet.
@@ -174,7 +181,7 @@ impl Writer {
                 let to = &self.target;
                 tracing::error!(%to, %error, "the event log cannot be written; its lines are left out until it can");
             }
-            if self.lines.is_closed() {
+            if self.stop.is_cancelled() || self.lines.is_closed() {
                 self.left_out.inc_by(self.lines.len() as u64);
                 return;
             }
@@ -182,7 +189,7 @@ impl Writer {
         }
     }
 
-    /// Writes until every handle is dropped. A file that was renamed is opened again.
+    /// Writes until the end. A file that was renamed is opened again.
     async fn write(&mut self) -> std::io::Result<()> {
         while !(self.lines.is_closed() && self.lines.is_empty()) {
             match self.target.clone() {
@@ -197,7 +204,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes until every handle is dropped, or until `renamed`.
+    /// Writes until the end, or until `renamed`.
     async fn write_to(
         &mut self,
         target: impl AsyncWrite + Unpin,
@@ -212,6 +219,11 @@ impl Writer {
         loop {
             let line = tokio::select! {
                 line = self.lines.recv() => line,
+                () = self.stop.cancelled(), if !self.lines.is_closed() => {
+                    // What is in the queue is still written.
+                    self.lines.close();
+                    continue;
+                }
                 () = &mut renamed => None,
             };
             let Some(line) = line else { return self.flush(&mut target).await };
@@ -266,7 +278,7 @@ mod tests {
     async fn a_file_that_was_renamed_is_opened_again() {
         let folder = tempfile::tempdir().unwrap();
         let [path, old] = ["log", "log.1"].map(|name| folder.path().join(name));
-        let (log, writing) = EventLog::new(Target::File(path.clone()), &Registry::new());
+        let (log, writing) = EventLog::new(Target::File(path.clone()), &Registry::new(), CancellationToken::new());
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writing);
         write(&log, "first");
@@ -298,7 +310,15 @@ mod tests {
         let left_out = Registrar(&Registry::new()).counter("eventweir_test_total", "A test.");
         let (target, mut reader) = tokio::io::duplex(1 << 10);
         let room = Arc::new(Semaphore::new(0));
-        let mut writer = Writer { target: Target::Stdout, lines, room, left_out, buffered: 0, is_failing: false };
+        let mut writer = Writer {
+            target: Target::Stdout,
+            lines,
+            stop: CancellationToken::new(),
+            room,
+            left_out,
+            buffered: 0,
+            is_failing: false,
+        };
         let reading = async move {
             let mut bytes = vec![0; 100 * (QUEUE - 100)];
             tokio::io::AsyncReadExt::read_exact(&mut reader, &mut bytes).await.unwrap();
@@ -310,7 +330,7 @@ mod tests {
     /// Fault: the queue was limited in lines alone, and events of 3 MiB filled it with gigabytes.
     #[tokio::test]
     async fn lines_beyond_the_bytes_of_the_queue_are_left_out() {
-        let (log, _writing) = EventLog::new(Target::Stdout, &Registry::new());
+        let (log, _writing) = EventLog::new(Target::Stdout, &Registry::new(), CancellationToken::new());
         let (clock, megabyte) = (Clock::manual(0), "x".repeat(1 << 20));
         let event = Event { reason: megabyte.into(), ..Event::default() };
         for _ in 0..20 {
@@ -321,13 +341,26 @@ mod tests {
         // The newest line is short.
         assert_eq!((handle.left_out.get(), QUEUE - handle.lines.capacity()), (5, 16));
     }
+
+    /// Fault: it ended when its last handle was dropped, and the admin port keeps one, so each stop took 5 s more.
+    #[tokio::test]
+    async fn at_a_stop_the_queue_is_written_although_handles_are_left() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let stop = CancellationToken::new();
+        let (log, writing) = EventLog::new(Target::File(path.to_path_buf()), &Registry::new(), stop.clone());
+        write(&log, "last");
+        stop.cancel();
+        tokio::time::timeout(Duration::from_secs(60), writing).await.unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().contains("last"));
+    }
+
     /// Fault: the log ended for good at the first error.
     #[tokio::test(start_paused = true)]
     async fn a_target_that_could_not_be_written_is_opened_again() {
         let folder = tempfile::tempdir().unwrap();
         let [path, kept] = ["log", "kept"].map(|name| folder.path().join(name));
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-        let (log, writing) = EventLog::new(Target::File(path.clone()), &Registry::new());
+        let (log, writing) = EventLog::new(Target::File(path.clone()), &Registry::new(), CancellationToken::new());
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(writing);
         let left_out = &log.0.as_ref().unwrap().left_out;

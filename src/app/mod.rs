@@ -354,7 +354,7 @@ impl App {
 
     fn start_event_log(&self, config: &Config) -> EventLog {
         let Some(target) = config.event_log.clone() else { return EventLog::none() };
-        let (log, writing) = EventLog::new(target, &self.registry);
+        let (log, writing) = EventLog::new(target, &self.registry, self.stop_admin.clone());
         self.tasks.spawn(writing);
         log
     }
@@ -445,7 +445,7 @@ impl App {
         let balance = self.shards.balance();
         self.stop_admin.cancel();
         self.tasks.close();
-        // Connections and the event log end when their other end is dropped.
+        // Connections end when their clients close them.
         if tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
             tracing::debug!("some tasks were still running at the end");
         }

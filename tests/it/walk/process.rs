@@ -166,7 +166,8 @@ impl Process {
         let settings = ingest::Settings { ack, ..ingest::Settings::default() };
         let metrics = ingest::Metrics::new(&registry);
         let (folder, mut logging) = (tempfile::tempdir().unwrap(), JoinSet::new());
-        let (event_log, writing) = EventLog::new(Target::File(folder.path().join(LOG)), &registry);
+        let (event_log, writing) =
+            EventLog::new(Target::File(folder.path().join(LOG)), &registry, CancellationToken::new());
         logging.spawn(writing);
         let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, event_log, shared)
             .admitting(Admission::default());

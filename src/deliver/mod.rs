@@ -165,6 +165,8 @@ struct Delivery {
     warnings: usize,
     /// Fault and cause of the failure that began the newest outage.
     went_down: (&'static str, String),
+    /// Whether the newest outage began with a request that got no answer.
+    is_silent: bool,
 }
 
 /// A request in flight.
@@ -202,6 +204,7 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: Can
         turn: 0,
         warnings: 0,
         went_down: Default::default(),
+        is_silent: false,
     };
     loop {
         let next = delivery.send_some();
@@ -406,6 +409,7 @@ impl Delivery {
             HealthChange::None => {}
             HealthChange::WentDown => {
                 self.went_down = self.failed(failure);
+                self.is_silent = failure.is_some_and(|retry| !retry.fault.is_answer());
                 self.monitor.0.metrics.up.set(0);
                 self.monitor.0.metrics.outages.inc();
             }
@@ -422,6 +426,9 @@ impl Delivery {
             HealthChange::CameUp(failures) => {
                 if failures > 1 {
                     tracing::info!("the upstream is up again");
+                }
+                if self.is_silent {
+                    self.shards.end_silence();
                 }
                 self.monitor.0.metrics.up.set(1);
             }

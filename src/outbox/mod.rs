@@ -93,6 +93,8 @@ pub struct Outbox {
     digests: HashMap<RecordId, BudgetId, foldhash::fast::FixedState>,
     ready: Ready,
     groups: Groups,
+    /// Whether records that wait for their group are next, before those that wait for their budget.
+    is_staged_next: bool,
     /// Records that fold into storm records of another shard; `None` in the shard that has the storm records.
     // LIMIT: what one event or one turn of delivery folds; then the shard with the storm records takes it.
     leaving: Option<Vec<Leaving>>,
@@ -135,6 +137,7 @@ impl Outbox {
             digests: HashMap::default(),
             ready: Ready::default(),
             groups: Groups::new(seed),
+            is_staged_next: true,
             leaving: None,
             folded: FoldedTable::default(),
             storm_news: Vec::new(),
@@ -281,11 +284,29 @@ impl Outbox {
     /// turn; within a class, the record that has waited longest goes first.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.wake(now);
+        // Taking turns: otherwise, while the upstream is slower than the ceiling, staged records would keep others waiting.
+        for _ in 0..2 {
+            let write = if self.is_staged_next { self.next_staged(now) } else { self.next_ready(now) };
+            self.is_staged_next = !self.is_staged_next;
+            if write.is_some() {
+                return write;
+            }
+        }
+        None
+    }
+
+    /// Returns the next request of the records that wait for their group or for the ceiling.
+    fn next_staged(&mut self, now: Now) -> Option<Write> {
         while let Some(id) = self.pop_group(now) {
             if let Some(write) = self.send(id, now) {
                 return Some(write);
             }
         }
+        None
+    }
+
+    /// Returns the next request of the records that wait for their budgets.
+    fn next_ready(&mut self, now: Now) -> Option<Write> {
         while let Some((class, budget_id)) = self.ready.pop() {
             let Some(budget) = self.budgets.get_mut(&budget_id.0) else { continue };
             if budget.filed != Some(class) {

@@ -133,7 +133,7 @@ labelled! {
 
 impl Fault {
     /// Whether the upstream has answered, and not accepted the request.
-    pub(super) const fn is_answer(self) -> bool {
+    pub const fn is_answer(self) -> bool {
         match self {
             Self::Overloaded | Self::ServerError | Self::Conflict => true,
             Self::Transport | Self::Timeout | Self::Unauthorized | Self::BadAnswer | Self::NotApiserver => false,

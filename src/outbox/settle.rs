@@ -52,11 +52,11 @@ const IMMEDIATE_TRIES: u32 = 4;
 impl Outbox {
     /// Applies the answer to a write that [`next_write`](Self::next_write) returned.
     pub fn settle(&mut self, id: RecordId, answer: Answer, now: Now) -> Settlement {
-        self.note(id);
         let (tags, refuses_taken) = (self.tags, self.tickets.refuses_taken(id));
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let Phase::InFlight(sent) = record.phase else { return Settlement::default() };
         let retry = if let Answer::Retry(retry) = &answer { Some(*retry) } else { None };
+        let is_as_before = retry.is_some_and(|retry| retry.applied == Applied::No && retry.fault != Fault::Conflict);
         let is_refused = matches!((&answer, &record.stand), (Answer::Exists, Stand::Nowhere)) && refuses_taken;
         // A create was answered that the name is taken, and there is nothing. A webhook may refuse with 409.
         let is_stuck = matches!((&answer, &record.stand), (Answer::Missing, Stand::Taken { .. }));
@@ -100,6 +100,9 @@ impl Outbox {
             record.pending.merge(sent.occurrences);
         }
         let found = if let Answer::Stored(found) = answer { Some(found) } else { None };
+        if !is_as_before || sent.is_overtaken {
+            self.note(id);
+        }
         match effect {
             Effect::Held { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_deref(), now),
             Effect::Again => is_stuck.then(|| self.expire(id, sent, now)).flatten().unwrap_or_else(|| {
@@ -204,11 +207,19 @@ impl Outbox {
         })
     }
 
+    /// Applies that the upstream answers again. The time without answers does not count towards `max_age`, also for
+    /// records that were not tried in it.
+    pub fn end_silence(&mut self) {
+        self.records.values_mut().for_each(|record| record.failing_since = None);
+    }
+
     /// Gives up the sent occurrences if the upstream has not accepted the record for too long. `None` if it is tried
     /// again, or has to be read first.
     fn expire(&mut self, id: RecordId, sent: Sent, now: Now) -> Option<Settlement> {
         let max_age = self.settings.max_age;
-        let record = self.records.get_mut(&id).filter(|record| record.has_expired(max_age, now.mono))?;
+        self.records.get(&id).filter(|record| record.has_expired(max_age, now.mono))?;
+        self.note(id);
+        let record = self.records.get_mut(&id)?;
         match record.stand {
             // First it is read whether an earlier try was executed.
             Stand::Sent { until } if record.tag.is_some() => {
@@ -368,5 +379,70 @@ fn stored(record: &Record, count_moved: i64) -> Settled {
         first_timestamp: record.event.first_timestamp,
         count_moved: i32::try_from(count_moved).unwrap_or(if count_moved < 0 { i32::MIN } else { i32::MAX }),
         tag: Some(if record.is_inherited { 0 } else { record.settled() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlator::Rate;
+    use crate::outbox::{GroupSettings, Offer, Request, Settings};
+
+    const HOUR: i64 = 3_600_000_000_000;
+    const OVERLOADED: Answer = Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::Overloaded });
+
+    fn offer(outbox: &mut Outbox, (source, number): (u128, u64), now: Now) {
+        let mut event = Event { count: 1, ..Event::default() };
+        event.metadata.name = format!("n{number}").into();
+        outbox.offer(Offer { source: Key(source), ..Offer::of(number, None) }, event, now);
+    }
+
+    /// Fault: an open breaker of a namespace let the spool write each of its records again every few seconds.
+    #[test]
+    fn a_postponed_write_changes_no_entry_of_the_spool() {
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        outbox.keep_journal();
+        offer(&mut outbox, (1, 1), Now::at(0));
+        outbox.take_changes();
+        let id = outbox.next_write(Now::at(0)).unwrap().record;
+        outbox.settle(id, OVERLOADED, Now::at(0));
+        assert!(!outbox.has_changes());
+        let id = outbox.next_write(Now::at(HOUR / 2)).unwrap().record;
+        assert!(outbox.settle(id, OVERLOADED, Now::at(2 * HOUR)).lost.is_some());
+        assert!(outbox.has_changes());
+    }
+
+    /// Fault: a record that was not tried during an outage was lost at the first 429 after it.
+    #[test]
+    fn the_time_without_answers_does_not_count_towards_the_age() {
+        for (is_silent, is_lost) in [(false, true), (true, false)] {
+            let mut outbox = Outbox::new(Settings::default(), 0);
+            offer(&mut outbox, (1, 1), Now::at(0));
+            for at in [0, 2 * HOUR] {
+                if is_silent && at > 0 {
+                    outbox.end_silence();
+                }
+                let id = outbox.next_write(Now::at(at)).unwrap().record;
+                let settlement = outbox.settle(id, OVERLOADED, Now::at(at));
+                assert_eq!(settlement.lost.is_some(), is_lost && at > 0, "{is_silent} {at}");
+            }
+        }
+    }
+
+    /// Fault: while the upstream was slower than the ceiling, new records of other sources waited for all staged ones.
+    #[test]
+    fn staged_records_and_others_take_turns() {
+        let ceiling = Some(Rate { qps: 1.0, burst: 100 });
+        let groups = GroupSettings { ceiling, ..GroupSettings::default() };
+        let mut outbox = Outbox::new(Settings { groups, ..Settings::default() }, 0);
+        for number in 0..120 {
+            offer(&mut outbox, (1, number), Now::at(0));
+        }
+        while outbox.next_write(Now::at(0)).is_some() {}
+        let later = Now::at(HOUR);
+        offer(&mut outbox, (2, 1000), later);
+        let next: Vec<_> = (0..2).filter_map(|_| outbox.next_write(later)).collect();
+        assert!(next.iter().any(|write| write.record == RecordId(1000)), "{next:?}");
+        assert!(next.iter().all(|write| matches!(write.request, Request::Create { .. })));
     }
 }

@@ -382,6 +382,11 @@ impl Shards {
         self.wake();
     }
 
+    /// Applies that the upstream answers again.
+    pub fn end_silence(&self) {
+        self.each(|shard, _| shard.outbox.end_silence());
+    }
+
     /// Gives up the unsettled records; they count as lost. The shard with the storm records is the last one, because a
     /// running turn of delivery may still hand records over to it.
     pub fn abandon(&self) {

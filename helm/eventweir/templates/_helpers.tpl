@@ -176,6 +176,12 @@ metadata:
 {{- toYaml (mergeOverwrite $derived (include "eventweir.given" . | fromYaml)) }}
 {{- end }}
 
+{{- /* `upstream.history` of the configuration. YAML reads `off` without quotes as false. */}}
+{{- define "eventweir.history" -}}
+{{- $history := dig "upstream" "history" "watch" (include "eventweir.config" . | fromYaml) | toString }}
+{{- ternary "off" $history (eq $history "false") }}
+{{- end }}
+
 {{- /* The value `config`, without sections that have no value, and with `enabled` for one that is `on` or `off` alone. */}}
 {{- define "eventweir.given" -}}
 {{- $config := deepCopy (default dict .Values.config) }}

@@ -88,6 +88,11 @@ metadata:
 {{- define "eventweir.hosts" -}}
 {{- $name := include "eventweir.fullname" . }}
 {{- $own := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) "localhost" "127.0.0.1" "::1" }}
+{{- if eq .Values.kind "StatefulSet" }}
+{{- /* Each replica has a name of its own. */}}
+{{- $replicas := printf "*.%s.%s.svc" (include "eventweir.headlessName" .) .Release.Namespace }}
+{{- $own = concat $own (list $replicas (printf "%s.cluster.local" $replicas)) }}
+{{- end }}
 {{- concat $own .Values.tls.hosts | uniq | toJson }}
 {{- end }}
 

@@ -118,6 +118,13 @@ metadata:
 {{- if or (dig "auth" "clientCAFile" "" $config) (dig "auth" "tokenReview" "enabled" false $config) }}true{{ end }}
 {{- end }}
 
+{{- /* Whether callers have to authenticate, or may do only what a rule or the API server allows. */}}
+{{- define "eventweir.keepsOut" -}}
+{{- $auth := dig "auth" dict (include "eventweir.config" . | fromYaml) }}
+{{- $authorizes := or (dig "subjectAccessReview" "enabled" false $auth) (dig "policy" list $auth) }}
+{{- if and (include "eventweir.hasCallers" .) (or $authorizes (not (dig "anonymous" false $auth))) }}true{{ end }}
+{{- end }}
+
 {{- /* Whether eventweir asks the API server about callers. */}}
 {{- define "eventweir.asksAboutCallers" -}}
 {{- $config := include "eventweir.config" . | fromYaml }}
@@ -231,7 +238,7 @@ metadata:
 {{- define "eventweir.check" -}}
 {{- $config := include "eventweir.given" . | fromYaml }}
 {{- if .Values.existingConfigMap }}
-{{- range concat (omit $config "auth" "shutdown" | keys) (omit (default dict $config.shutdown) "drainTimeout" | keys) | sortAlpha }}
+{{- range concat (omit $config "auth" "shutdown" "upstream" | keys) (omit (default dict $config.shutdown) "drainTimeout" | keys) (omit (default dict $config.upstream) "history" | keys) | sortAlpha }}
 {{- fail (printf "config has %s, and existingConfigMap replaces config: write it into that ConfigMap" .) }}
 {{- end }}
 {{- else }}
@@ -243,11 +250,18 @@ metadata:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if and (not .Values.existingConfigMap) (include "eventweir.hasCallers" .) (not (include "eventweir.keepsOut" .)) (not .Values.insecureListen) }}
+{{- fail "config.auth.anonymous without config.auth.subjectAccessReview and config.auth.policy: every client that reaches the port could write events. Enable one of them, or insecureListen" }}
+{{- end }}
 {{- if and (not .Values.existingConfigMap) (not (include "eventweir.hasCallers" .)) (not .Values.insecureListen) }}
 {{- fail "no caller is authenticated (by auth.enabled or config.auth) and insecureListen is false: eventweir would not listen on an address that other pods reach. Enable one of them, or run it as a sidecar (deploy/)" }}
 {{- end }}
-{{- if and (eq .Values.tls.mode "none") (include "eventweir.hasCallers" .) (not (hasKey $config "tls")) }}
+{{- $ownTLS := or (dig "tls" "certFile" "" $config) (dig "tls" "selfSigned" "dir" "" $config) }}
+{{- if and (eq .Values.tls.mode "none") (include "eventweir.hasCallers" .) (not $ownTLS) }}
 {{- fail "auth.enabled needs TLS, and so does config.auth: without it the network can read the callers' tokens. Choose a tls.mode, or auth.enabled: false with insecureListen: true" }}
+{{- end }}
+{{- if and (ne .Values.tls.mode "none") (dig "tls" "selfSigned" "dir" "" $config) }}
+{{- fail (printf "config.tls.selfSigned.dir beside tls.mode: %s, whose certificate the chart configures: set tls.mode to none" .Values.tls.mode) }}
 {{- end }}
 {{- if and (eq .Values.tls.mode "secret") (not .Values.tls.secretName) }}
 {{- fail "tls.mode is secret, and tls.secretName is empty" }}
@@ -260,6 +274,32 @@ metadata:
 {{- end }}
 {{- if and .Values.admission.enabled (eq .Values.tls.mode "secret") (not .Values.admission.caBundle) }}
 {{- fail "admission.enabled with tls.mode: secret, and admission.caBundle is empty: the API server would not trust the certificate" }}
+{{- end }}
+{{- $admits := has (dig "admission" "enabled" .Values.admission.enabled $config) (list "on" true) }}
+{{- if ne $admits .Values.admission.enabled }}
+{{- fail "config.admission.enabled differs from admission.enabled: set the latter only, which also registers the webhook" }}
+{{- end }}
+{{- if and .Values.admission.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "admission.enabled needs Kubernetes 1.30, and this is %s" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and .Values.flowSchema.create (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "flowSchema.create needs Kubernetes 1.29, and this is %s" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if has "system:masters" (dig "groups" list (default dict .Values.rbac.impersonate)) }}
+{{- fail "rbac.impersonate.groups has system:masters, whose members may do everything" }}
+{{- end }}
+{{- if not (include "eventweir.hasCallers" .) }}
+{{- range $key, $given := dict "callerAnnotation" (dig "auth" "callerAnnotation" "" $config) "policy" (dig "auth" "policy" list $config) "sourceBinding" (dig "auth" "sourceBinding" "enabled" false $config) "subjectAccessReview" (dig "auth" "subjectAccessReview" "enabled" false $config) }}
+{{- if $given }}
+{{- fail (printf "config.auth.%s needs authenticated callers: auth.enabled or config.auth" $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $reviews := dig "auth" "subjectAccessReview" dict $config }}
+{{- range $key, $time := dict "outageTTL" (dig "auth" "outageTTL" "" $config) "tokenReview.cacheTTL" (dig "auth" "tokenReview" "cacheTTL" "" $config) "subjectAccessReview.allowTTL" (get $reviews "allowTTL") "subjectAccessReview.denyTTL" (get $reviews "denyTTL") }}
+{{- if gt (int (include "eventweir.seconds" $time)) 3600 }}
+{{- fail (printf "config.auth.%s is above 1h" $key) }}
+{{- end }}
 {{- end }}
 {{- range list "listen" "adminListen" "insecureListen" }}
 {{- if hasKey $config . }}
@@ -281,8 +321,11 @@ metadata:
 {{- if and .Values.spool.claim .Values.spool.volume }}
 {{- fail "spool.claim and spool.volume: choose one" }}
 {{- end }}
-{{- if and (has (dig "passthrough" "enabled" "off" $config) (list "on" true)) (not (include "eventweir.hasCallers" .)) (not (dig "passthrough" "insecure" false $config)) }}
+{{- if and (has (dig "passthrough" "enabled" "off" $config) (list "on" true)) (not (include "eventweir.keepsOut" .)) (not (dig "passthrough" "insecure" false $config)) }}
 {{- fail "config.passthrough needs authenticated callers: auth.enabled or config.auth. config.passthrough.insecure lets every client that reaches the port write events" }}
+{{- end }}
+{{- if and (dig "passthrough" "impersonate" false $config) (not (dig "auth" "clientCAFile" "" $config)) }}
+{{- fail "config.passthrough.impersonate needs config.auth.clientCAFile: it impersonates the owners of client certificates" }}
 {{- end }}
 {{- if and (eq (dig "ingest" "ack" "" $config) "durable") (not (or .Values.spool.volume .Values.spool.claim (dig "spool" "dir" "" $config))) }}
 {{- fail "config.ingest.ack: durable needs spool.volume or spool.claim" }}
@@ -299,6 +342,9 @@ metadata:
 {{- end }}
 {{- if and .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}
 {{- fail "autoscaling.enabled with kind: DaemonSet, which has one pod per node" }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
+{{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" }}
 {{- end }}
 {{- if and .Values.serviceMonitor.create .Values.podMonitor.create }}
 {{- fail "serviceMonitor.create and podMonitor.create: every series would be scraped twice; choose one" }}

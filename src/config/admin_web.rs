@@ -83,11 +83,11 @@ fn tls_settings(section: &mut Section<'_>, folder: &Path, is_given: bool) -> Opt
         (ClientAuth::None, Some(_)) => {
             section.conflict(
                 "client_ca_file",
-                "needs client_auth_type: RequireAndVerifyClientCert or VerifyClientCertIfGiven",
+                "needs another client_auth_type; allowed: with RequireAndVerifyClientCert or VerifyClientCertIfGiven",
             );
         }
         (ClientAuth::IfGiven | ClientAuth::Required, None) => {
-            section.conflict("client_auth_type", "needs client_ca_file");
+            section.conflict("client_auth_type", "needs client_ca_file; allowed without it: NoClientCert");
         }
         _ => {}
     }

@@ -91,7 +91,7 @@ fn rule(section: &mut Section<'_>, rule: &mut Rule) {
     section.set_list("namespaces", &mut rule.namespaces, &values::patterns());
     section.set("effect", &mut rule.effect, &values::choice(&EFFECTS));
     if !section.has("users") && !section.has("groups") {
-        section.conflict("", "a rule needs users or groups");
+        section.conflict("", "a rule needs users or groups; allowed: one of them, or both");
     }
 }
 
@@ -162,7 +162,7 @@ fn limit(section: &mut Section<'_>, limit: &mut Option<Limit>) {
     let mut cache_size = limit.map_or(CACHE_SIZE, |limit| limit.cache_size);
     section.set("cacheSize", &mut cache_size, &values::positive(CACHE_MAX));
     if !["type", "qps", "burst"].iter().all(|key| section.has(key)) {
-        section.conflict("", "a limit needs type, qps and burst");
+        section.conflict("", "a limit needs type, qps and burst; allowed: with all three");
     }
     *limit = kind.zip(qps.zip(burst)).map(|(kind, (qps, burst))| Limit { kind, qps, burst, cache_size });
 }

@@ -123,27 +123,20 @@ impl<'b> Field<'_, 'b> {
     }
 
     /// Reads an entry of a `map<string, string>`.
-    // COMPAT(gogo): the generated code bounds key and value by the message around the map, not by their entry, and
-    // ignores their wire types. All that it accepts must be accepted.
+    // COMPAT(gogo): the generated code ignores the wire types of key and value.
+    // DIFFERENCE(apiserver): it bounds key and value by the message around the map, not by their entry. Then each entry
+    // could contain the rest of the body.
     pub(super) fn entry(&mut self) -> Result<(SmolStr, SmolStr), Fault> {
-        let entry = self.bytes()?;
-        let end = self.reader.at;
-        self.reader.at = end.saturating_sub(entry.len());
+        let mut entry = Reader { data: self.bytes()?, at: 0 };
         let (mut key, mut value) = (SmolStr::default(), SmolStr::default());
-        while self.reader.at < end {
-            let start = self.reader.at;
-            match split(self.reader.varint()?).0 {
-                1 => key = text(self.reader.bytes()?).into(),
-                2 => value = text(self.reader.bytes()?).into(),
-                _ => {
-                    self.reader.skip(start)?;
-                    if self.reader.at > end {
-                        return Err(Fault::Eof);
-                    }
-                }
+        while entry.at < entry.data.len() {
+            let start = entry.at;
+            match split(entry.varint()?).0 {
+                1 => key = text(entry.bytes()?).into(),
+                2 => value = text(entry.bytes()?).into(),
+                _ => entry.skip(start)?,
             }
         }
-        self.reader.at = end;
         Ok((key, value))
     }
 

@@ -130,7 +130,7 @@ pub struct RareMeta {
     /// Grace period of the deletion.
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
-    // LIMIT: maps and lists are as long as the body had them, which is read up to `max_body_bytes`.
+    // LIMIT: maps are as long as the body had them, which is read up to `max_body_bytes`.
     pub labels: std::collections::BTreeMap<SmolStr, SmolStr>,
     /// Annotations.
     pub annotations: std::collections::BTreeMap<SmolStr, SmolStr>,
@@ -193,6 +193,10 @@ pub struct EventSeries {
     /// Newest occurrence.
     pub last_observed_time: Option<MicroTime>,
 }
+
+/// LIMIT: elements of each list in the metadata of a client's event (owners, finalizers, managed fields). An event with
+/// more is refused: an empty element takes up to sixty times its bytes.
+const ELEMENTS_MAX: usize = 10_000;
 
 /// LIMIT: bytes of a new-style event's message that the API server accepts.
 pub const NEW_STYLE_MESSAGE_MAX: usize = 1024;

@@ -12,7 +12,7 @@ use super::options::{self, Options};
 use super::update::{self, Change};
 use super::{Face, aliases, decode, respond, yaml};
 use crate::access::{Extent, check_removals};
-use crate::event::json;
+use crate::event::json::{self, FieldValidation};
 use crate::status::Status;
 use crate::upstream::ApplyOptions;
 
@@ -35,7 +35,7 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
     let Asked { group, namespace, name, .. } = asked;
     let applied = async {
         if let Some(caller) = asked.caller.as_ref().filter(|caller| face.binds(Some(caller))) {
-            let event = json::decode_event(*group, &json)?;
+            let event = json::decode(*group, &json, FieldValidation::Ignore)?.event;
             // Whole, because an apply removes the members that it omits, or creates an event without them.
             face.check_source(Some(caller), *group, &event, Extent::Whole)?;
             check_removals(caller, *group, name, &document)?;
@@ -51,7 +51,8 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
         update::set(face, asked, form, Change { event: None, line, total, dry_run, body: body.clone() }, write).await
     };
     let (response, warnings) = applied.await.inspect_err(|status| {
-        let known = face.0.aliases.get(namespace, name).or_else(|| json::decode_event(*group, &json).ok());
+        let stated = || Some(json::decode(*group, &json, FieldValidation::Ignore).ok()?.event);
+        let known = face.0.aliases.get(namespace, name).or_else(stated);
         if let Some(mut event) = known.filter(|_| !dry_run) {
             event.metadata.namespace = namespace.as_str().into();
             face.note_refused_change(&event, "apply", status);

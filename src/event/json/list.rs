@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
@@ -98,8 +99,8 @@ pub fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<Sta
 pub struct Many<'j> {
     /// The group that a list states for its events.
     pub group: Option<ApiGroup>,
-    /// The JSON of each event, in order.
-    pub items: Vec<&'j RawValue>,
+    /// Their array, or null.
+    items: &'j str,
 }
 
 impl<'j> Many<'j> {
@@ -111,17 +112,31 @@ impl<'j> Many<'j> {
     pub fn read(json: &'j str) -> Result<Self, String> {
         let fault = |fault: serde_json::Error| fault.to_string();
         if json.trim_start().starts_with('[') {
-            return Ok(Self { group: None, items: serde_json::from_str(json).map_err(fault)? });
+            let _elements: Vec<IgnoredAny> = serde_json::from_str(json).map_err(fault)?;
+            return Ok(Self { group: None, items: json });
         }
         let members: BTreeMap<String, &RawValue> = serde_json::from_str(json).map_err(fault)?;
         let items = members.get("items").ok_or("there are no items")?;
         // Go writes an empty list as null.
-        let items: Option<Vec<&RawValue>> = serde_json::from_str(items.get()).map_err(fault)?;
+        let _elements: Option<Vec<IgnoredAny>> = serde_json::from_str(items.get()).map_err(fault)?;
         let version = members.get("apiVersion").and_then(|version| serde_json::from_str::<String>(version.get()).ok());
         let group = [ApiGroup::Core, ApiGroup::Events]
             .into_iter()
             .find(|group| version.as_deref() == Some(group.api_version()));
-        Ok(Self { group, items: items.unwrap_or_default() })
+        Ok(Self { group, items: items.get() })
+    }
+
+    /// Returns the JSON of each event, in order. Lazily, because references to all items of an array of numbers would
+    /// take eight times its memory.
+    pub fn items(&self) -> impl Iterator<Item = &'j str> + use<'j> {
+        let mut rest = self.items.trim_ascii_start().strip_prefix('[').unwrap_or_default();
+        std::iter::from_fn(move || {
+            rest = rest.trim_start_matches(|c: char| c == ',' || c.is_ascii_whitespace());
+            let mut values = serde_json::Deserializer::from_str(rest).into_iter::<&RawValue>();
+            let item = values.next()?.ok()?;
+            rest = rest.get(values.byte_offset()..)?;
+            Some(item.get())
+        })
     }
 }
 
@@ -131,7 +146,7 @@ mod tests {
 
     fn read(body: &str) -> Result<(Option<ApiGroup>, Vec<&str>), String> {
         let many = Many::read(body)?;
-        Ok((many.group, many.items.into_iter().map(RawValue::get).collect()))
+        Ok((many.group, many.items().collect()))
     }
 
     #[test]

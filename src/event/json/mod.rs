@@ -22,7 +22,7 @@ pub(super) use tree::tree;
 pub(crate) use write::{array as write_array, escape, object_meta as write_meta, text as write_text};
 pub use write::{write_item, write_json};
 
-use crate::event::{ApiGroup, Event};
+use crate::event::{ApiGroup, ELEMENTS_MAX, Event};
 use crate::status::Status;
 use read::Pass;
 
@@ -55,10 +55,16 @@ pub(super) fn unhandled(fault: &str) -> Box<Status> {
 /// Decodes a body in `group`.
 ///
 /// # Errors
-/// 400 for a body that is not JSON, has members of a wrong type, or has another kind or version. Also for strict faults
-/// if `validation` refuses them.
+/// 400 for a body that is not JSON, has members of a wrong type or too long lists, or has another kind or version. Also
+/// for strict faults if `validation` refuses them.
 pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Result<Decoded, Box<Status>> {
-    let (mut event, mut pass) = (Event::default(), Pass::new(group));
+    let mut pass = Pass::new(group);
+    pass.elements_max = ELEMENTS_MAX;
+    decode_with(pass, body, validation)
+}
+
+fn decode_with(mut pass: Pass, body: &[u8], validation: FieldValidation) -> Result<Decoded, Box<Status>> {
+    let (group, mut event) = (pass.group, Event::default());
     let read = read::document(&repaired(body), &mut event, &mut pass);
     if let Err(error) = &read
         && error.classify() != Category::Data
@@ -86,9 +92,10 @@ pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Resu
     Ok(Decoded { event, warnings })
 }
 
-/// Decodes as [`decode`] does, but ignores strict faults.
+/// Decodes an event of the upstream or the spool as [`decode`] does, but ignores strict faults, and reads lists of any
+/// length: what is stored must be readable.
 pub fn decode_event(group: ApiGroup, body: &[u8]) -> Result<Event, Box<Status>> {
-    decode(group, body, FieldValidation::Ignore).map(|decoded| decoded.event)
+    decode_with(Pass::new(group), body, FieldValidation::Ignore).map(|decoded| decoded.event)
 }
 
 /// Refuses an object that is not an Event of `group`. Accepts a missing kind or version, and the group without a

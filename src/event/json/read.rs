@@ -36,11 +36,13 @@ pub(super) fn document<T: Read>(json: &str, target: &mut T, pass: &mut Pass) -> 
 /// The state of decoding one body.
 #[derive(Debug)]
 pub(super) struct Pass {
-    group: ApiGroup,
+    pub(super) group: ApiGroup,
     /// `kind` and `apiVersion` of the document; empty when absent.
     pub(super) stated: [SmolStr; 2],
     /// Whether `kind` and `apiVersion` are present.
     has_stated: [bool; 2],
+    /// The most elements of a list.
+    pub(super) elements_max: usize,
     /// The path of the invalid value.
     pub(super) fault_at: Option<String>,
     /// The members that strict decoding refuses, and the same as a set.
@@ -51,7 +53,8 @@ pub(super) struct Pass {
 impl Pass {
     pub(super) fn new(group: ApiGroup) -> Self {
         let (stated, has_stated) = (<[SmolStr; 2]>::default(), [false; 2]);
-        Self { group, stated, has_stated, fault_at: None, strict: Vec::new(), strict_seen: HashSet::new() }
+        let (elements_max, strict_seen) = (usize::MAX, HashSet::new());
+        Self { group, stated, has_stated, elements_max, fault_at: None, strict: Vec::new(), strict_seen }
     }
 
     /// Adds an unknown member to the strict faults.
@@ -309,6 +312,11 @@ impl Read for ManagedFields {
         if given != "null" && !given.starts_with('[') {
             return Err(D::Error::custom(format_args!("expected a list, found {}", cut(given, SHOWN_BYTES))));
         }
+        // Its elements are not kept.
+        let elements: Option<Vec<IgnoredAny>> = serde_json::from_str(given).map_err(D::Error::custom)?;
+        if elements.map_or(0, |elements| elements.len()) > seed.pass.elements_max {
+            return Err(too_many(seed.pass.elements_max));
+        }
         let value: Option<Value> = serde_json::from_str(given).unwrap_or_default();
         *seed.into = value.map(|value| value.to_string().into());
         Ok(())
@@ -336,6 +344,10 @@ times!(
     MicroTime, "a time such as \"2026-01-02T15:04:05.000000Z\"", |_| true
 );
 
+fn too_many<E: Error>(most: usize) -> E {
+    E::custom(format_args!("a list has more than {most} elements"))
+}
+
 impl<T: Read + Default> Read for Vec<T> {
     fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
         from.deserialize_any(seed)
@@ -347,6 +359,9 @@ impl<'de, T: Read + Default> Visitor<'de> for Seed<'_, Vec<T>> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         for index in 0.. {
+            if index == self.pass.elements_max && list.next_element::<IgnoredAny>()?.is_some() {
+                return Err(too_many(index));
+            }
             if index == self.into.len() {
                 self.into.push(T::default());
             }

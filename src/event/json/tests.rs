@@ -127,6 +127,20 @@ fn only_events_of_the_api_group_are_accepted() {
     assert_eq!(decode(ApiGroup::Core, b"null", FieldValidation::Warn).unwrap().event, Event::default());
 }
 
+/// Fault: lists of empty elements took up to sixty times the memory of their body.
+#[test]
+fn lists_in_metadata_have_a_limit_in_clients_bodies() {
+    for (member, element) in [("ownerReferences", "{}"), ("finalizers", "\"\""), ("managedFields", "1")] {
+        let body =
+            |elements: usize| format!(r#"{{"metadata":{{"{member}":[{}]}}}}"#, vec![element; elements].join(","));
+        assert!(decode(ApiGroup::Core, body(10_000).as_bytes(), FieldValidation::Warn).is_ok(), "{member}");
+        let text = "Event in version \"v1\" cannot be handled as a Event";
+        refused(&body(10_001), &format!("{text}: metadata.{member}: a list has more than 10000 elements"));
+        // What the upstream stores must be read.
+        assert!(decode_event(ApiGroup::Core, body(10_001).as_bytes()).is_ok(), "{member}");
+    }
+}
+
 #[test]
 fn invalid_json_is_reported_with_line_and_column() {
     refused("", "the body is not JSON: EOF while parsing a value at line 1 column 0");

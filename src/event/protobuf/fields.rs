@@ -12,7 +12,7 @@ use super::managed_fields;
 use super::reader::{Fault, Field, fields};
 use crate::event::json::EventList;
 use crate::event::schema::{Object, with_access};
-use crate::event::{ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
+use crate::event::{ApiGroup, ELEMENTS_MAX, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
 
 /// Decodes a message into an object.
 pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) -> Result<(), Fault> {
@@ -79,6 +79,9 @@ impl Read for ManagedFields {
 
 impl<T: Read + Default> Read for Vec<T> {
     fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+        if self.len() >= ELEMENTS_MAX {
+            return Err(Fault::Elements(field.number));
+        }
         let mut item = T::default();
         item.read(group, field)?;
         self.push(item);

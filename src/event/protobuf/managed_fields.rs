@@ -9,7 +9,7 @@ use super::fields::time;
 use super::reader::{Fault, fields};
 use super::write;
 use super::writer::{bytes, message, text};
-use crate::event::{ManagedFields, Time};
+use crate::event::{ELEMENTS_MAX, ManagedFields, Time};
 
 /// The field number in `ObjectMeta`.
 const NUMBER: i32 = 17;
@@ -39,6 +39,7 @@ pub(super) struct Entry {
 pub(super) fn read(metadata: &[u8]) -> Result<ManagedFields, Fault> {
     let mut entries = Vec::new();
     fields(metadata, |field| match field.number {
+        NUMBER if entries.len() >= ELEMENTS_MAX => Err(Fault::Elements(NUMBER)),
         NUMBER => entry(field.bytes()?).map(|entry| entries.push(entry)),
         _ => field.skip(),
     })?;

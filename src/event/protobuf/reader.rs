@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use smol_str::SmolStr;
 
+use crate::event::ELEMENTS_MAX;
 use crate::event::json::lossy;
 
 /// Why a body cannot be decoded.
@@ -32,6 +33,9 @@ pub(super) enum Fault {
     /// A field number below 1.
     #[error("{0} is not a field number")]
     Number(i32),
+    /// A list with more than [`ELEMENTS_MAX`] elements.
+    #[error("field {0} has more than {ELEMENTS_MAX} elements")]
+    Elements(i32),
     /// An unknown wire type, or a known field with the wrong one.
     #[error("field {number} has wire type {wire_type}")]
     WireType {

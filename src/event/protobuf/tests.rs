@@ -107,6 +107,25 @@ fn an_entry_of_a_map_contains_its_key_and_value() {
     refused(b"\x0a\x09Z\x02\x12\x05\x0a\x03abc", "a value is cut off");
 }
 
+/// Fault: lists of empty elements took up to sixty times the memory of their body.
+#[test]
+fn lists_in_metadata_have_a_limit() {
+    for (number, element) in [(13, b"j\x00".as_slice()), (14, b"r\x00"), (17, b"\x8a\x01\x00")] {
+        let decoded = |elements: usize| {
+            let mut body = b"k8s\0".to_vec();
+            writer::message(2, &mut body, |out| {
+                writer::message(1, out, |out| out.extend_from_slice(&element.repeat(elements)));
+            });
+            decode(ApiGroup::Core, &body).map_err(|error| error.message)
+        };
+        assert!(decoded(10_000).is_ok(), "{number}");
+        let fault = format!(
+            "Event in version \"v1\" cannot be handled as a Event: field {number} has more than 10000 elements"
+        );
+        assert_eq!(decoded(10_001).unwrap_err(), fault);
+    }
+}
+
 #[test]
 fn what_go_refuses_is_refused_and_its_field_named() {
     refused(b"B\x00", "field 8 has wire type 2");

@@ -31,7 +31,7 @@ use super::occurrence::Taken;
 use super::rejection::Rejection;
 use super::{Ack, Face, ack, create, decode};
 use crate::access::Caller;
-use crate::event::json::{self, Many};
+use crate::event::json::{self, FieldValidation, Many};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
 use crate::server::Reading;
@@ -220,9 +220,9 @@ impl Batch {
     async fn take_document(&mut self, text: &[u8]) {
         let json = json::repaired(text);
         match Many::read(&json) {
-            Ok(Many { group, items }) => {
-                let texts = items.into_iter().map(|item| item.get().as_bytes());
-                let _last = self.take_texts(texts, group.unwrap_or(ApiGroup::Core)).await;
+            Ok(many) => {
+                let texts = many.items().map(str::as_bytes);
+                let _last = self.take_texts(texts, many.group.unwrap_or(ApiGroup::Core)).await;
             }
             Err(fault) => {
                 let message = format!("neither an array nor an EventList: {fault}");
@@ -398,8 +398,8 @@ fn read_events<'t>(texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (V
     let mut events = Vec::new();
     let read = texts.map(|text| -> Read {
         let group = group_of(text, group);
-        let decoded = json::decode_event(group, text);
-        let mut event = decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))?;
+        let decoded = json::decode(group, text, FieldValidation::Ignore);
+        let mut event = decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))?.event;
         event.default_namespace();
         events.push(event);
         Ok(group)

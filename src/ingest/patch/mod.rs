@@ -18,8 +18,9 @@ use super::form::Form;
 use super::rejection::Rejection;
 use super::{Face, apply, decode, not_found, options, respond};
 use crate::access::{Extent, check_operations, check_removals};
+use crate::event::Event;
+use crate::event::json::{self, FieldValidation};
 use crate::event::patching::PatchType;
-use crate::event::{Event, json};
 use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{ClientPatch, PatchOptions};
@@ -82,8 +83,8 @@ async fn passes(face: &Face, asked: &Asked, patch: &ClientPatch, dry_run: bool) 
         let checked = if patch.patch_type == PatchType::Json {
             check_operations(caller, *group, name, &document)
         } else {
-            let event = json::decode_event(*group, &patch.body);
-            let event = event.map_err(Rejection::invalid)?;
+            let decoded = json::decode(*group, &patch.body, FieldValidation::Ignore);
+            let event = decoded.map_err(Rejection::invalid)?.event;
             face.check_source(Some(caller), *group, &event, Extent::Part)?;
             check_removals(caller, *group, name, &document)
         };

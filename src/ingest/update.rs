@@ -15,6 +15,7 @@ use crate::access::Extent;
 use crate::event::json::Decoded;
 use crate::event::{Event, validate};
 use crate::outbox::Line;
+use crate::shard::Held;
 use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
 
@@ -90,29 +91,33 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
     let setting = {
         let (face, group, namespace, name) = (face.clone(), *group, namespace.clone(), name.clone());
         async move {
-            let Some(held) = face.hold(group, &namespace, &name).await? else { return write(name.into()).await };
-            let stored_name = held.name();
+            let held = face.hold(group, &namespace, &name).await?;
+            let stored_name = held.as_ref().map_or_else(|| name.as_str().into(), Held::name);
             let updated = write(stored_name.clone()).await.map_err(|status| under(&name, &stored_name, status));
-            match &updated {
-                Ok(Updated { event, created, .. }) if !dry_run => {
-                    held.follow(event, if *created && line == Line::Stated { Line::Created } else { line });
-                    ack::followed(&face).await;
+            match (&updated, held) {
+                (Ok(Updated { event, created, .. }), held) if !dry_run => {
+                    let mut shown = event.clone();
+                    shown.metadata.name = name.into();
+                    if line == Line::Unstated {
+                        // The client's next patches count on from its own total.
+                        face.0.aliases.relabel(&namespace, &shown.metadata.name, &shown, line);
+                    } else {
+                        // The client's next patches count on from this state.
+                        face.0.aliases.insert(&shown);
+                    }
+                    if let Some(held) = held {
+                        held.follow(event, if *created && line == Line::Stated { Line::Created } else { line });
+                        ack::followed(&face).await;
+                    }
                 }
-                Err(status) if !dry_run => face.doubt(held, (&namespace, &name), total, status).await,
-                Ok(_) | Err(_) => {}
+                (Err(status), Some(held)) if !dry_run => face.doubt(held, (&namespace, &name), total, status).await,
+                (Ok(_) | Err(_), _) => {}
             }
             updated
         }
     };
     let Updated { event: mut stored, created, warnings } = face.to_the_end((asked.turn.clone(), body), setting).await?;
     stored.metadata.name = name.into();
-    if !dry_run && line == Line::Unstated {
-        // The client's next patches count on from its own total.
-        face.0.aliases.relabel(namespace, name, &stored, line);
-    } else if !dry_run {
-        // The client's next patches count on from this state.
-        face.0.aliases.insert(&stored);
-    }
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((respond::event(form, code, &stored, None), warnings))
 }

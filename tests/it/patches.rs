@@ -6,8 +6,13 @@ use eventweir::clock::Clock;
 use eventweir::event::Event;
 use eventweir::ledger::Why;
 use eventweir::status::Status;
-use http::Method;
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
 use super::support::app::{APISERVER, Program, start, start_before, start_behind};
 use super::support::behind::{Behind, answer, created};
@@ -618,4 +623,38 @@ async fn an_event_whose_reason_a_client_has_changed_can_be_changed_again() {
     assert_eq!((stored.len(), stored[0].count), (1, 3));
     program.stop().await;
     apiserver.stop().await;
+}
+
+/// Fault: the name of a client that left before its answer kept the event as it was before the PUT.
+#[tokio::test]
+async fn a_put_whose_client_has_left_is_what_its_name_counts_on() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let mut event = plain();
+    client.post(&event).await;
+    program.settle().await;
+    (event.count, event.message) = (5, "another".into());
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    fake.set_latency(Duration::from_millis(500));
+    // Over HTTP/1.1 a disconnected client looks like one that has closed its side and still reads.
+    let stream = TokioIo::new(TcpStream::connect(program.app.address()).await.unwrap());
+    let (mut impatient, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let put = Request::put(format!("http://localhost{path}")).header("Content-Type", "application/json");
+    let put = put.body(Full::<Bytes>::from(json_of(&event))).unwrap();
+    tokio::select! {
+        reply = impatient.send_request(put) => panic!("answered: {reply:?}"),
+        end = connection => panic!("disconnected: {end:?}"),
+        () = program.until("it is sent", || fake.in_flight() == 1) => {}
+    }
+    drop(impatient);
+    fake.set_latency(Duration::ZERO);
+    program.until_metric("eventweir_ingest_connections", |open| open <= 1.0).await;
+    program.until("it is carried out", || fake.shown() == 5).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let (code, shown) = patch(client, &event.metadata.name, STRATEGIC, &json!({"count": 6})).await;
+    assert_eq!((code, &shown["message"], &shown["count"]), (200, &json!("another"), &json!(6)));
+    program.settle().await;
+    assert_eq!((fake.events().len(), fake.shown()), (1, 6));
+    program.stop().await;
 }

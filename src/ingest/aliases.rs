@@ -88,7 +88,7 @@ pub(super) struct Growth {
     pub(super) last_timestamp: Option<Option<Time>>,
     /// The new message.
     pub(super) message: Option<SmolStr>,
-    /// The new series of a new-style event.
+    /// The new series of a new-style event; a count of 0, or a missing time, leaves the known one.
     pub(super) series: Option<EventSeries>,
 }
 
@@ -98,14 +98,30 @@ impl Growth {
     fn apply(&self, event: &mut Event) -> u32 {
         let before = line(event);
         event.count = self.count.unwrap_or(event.count);
-        if self.series.is_some() {
-            event.series.clone_from(&self.series);
+        if let Some(series) = &self.series {
+            let known = event.series.get_or_insert_default();
+            if series.count != 0 {
+                known.count = series.count;
+            }
+            known.last_observed_time = series.last_observed_time.or(known.last_observed_time);
         }
         event.last_timestamp = self.last_timestamp.unwrap_or(event.last_timestamp);
         if let Some(message) = &self.message {
             event.message = message.clone();
         }
         u32::try_from(line(event) - before).unwrap_or(0)
+    }
+
+    /// As [`apply`](Self::apply), but times do not go back: the record shows the newest one.
+    fn apply_forward(&self, event: &mut Event) -> u32 {
+        let observed = |event: &Event| event.series.as_ref().and_then(|series| series.last_observed_time);
+        let known = (event.last_timestamp, observed(event));
+        let grown = self.apply(event);
+        event.last_timestamp = event.last_timestamp.max(known.0);
+        if let Some(series) = &mut event.series {
+            series.last_observed_time = series.last_observed_time.max(known.1);
+        }
+        grown
     }
 }
 
@@ -272,7 +288,7 @@ impl Aliases {
     /// occurrences its count grew.
     pub(super) fn grow(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
         self.change(namespace, name, |event| {
-            let grown = growth.apply(event);
+            let grown = growth.apply_forward(event);
             (event.clone(), grown)
         })
     }
@@ -280,7 +296,7 @@ impl Aliases {
     /// As [`grow`](Self::grow), without the change.
     pub(super) fn preview(&self, namespace: &str, name: &str, growth: &Growth) -> Option<(Event, u32)> {
         let mut event = self.get(namespace, name)?;
-        let grown = growth.apply(&mut event);
+        let grown = growth.apply_forward(&mut event);
         Some((event, grown))
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eventweir::clock::Clock;
-use eventweir::event::Event;
+use eventweir::event::{Event, EventSource, MicroTime};
 use eventweir::ledger::Why;
 use eventweir::status::Status;
 use http::{Method, Request};
@@ -623,6 +623,51 @@ async fn an_event_whose_reason_a_client_has_changed_can_be_changed_again() {
     assert_eq!((stored.len(), stored[0].count), (1, 3));
     program.stop().await;
     apiserver.stop().await;
+}
+
+/// Fault: a part of a series replaced the whole one, so that the count began again or the time was lost. An older time
+/// set the record's back.
+#[tokio::test]
+async fn a_part_of_a_series_keeps_the_rest_and_no_time_goes_back() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let client = &mut program.client().await;
+    let mut event = plain();
+    (event.count, event.first_timestamp, event.last_timestamp) = (0, None, None);
+    event.event_time = Some(MicroTime::from_unix_nanos(START));
+    (event.action, event.source) = ("A".into(), EventSource::default());
+    (event.reporting_controller, event.reporting_instance) = ("example.com/c".into(), "c-1".into());
+    let time = |seconds: i64| format!("2026-03-01T08:00:{seconds:02}.000000Z");
+    assert_eq!(client.post(&event).await.status, 201);
+    let name = event.metadata.name.as_str();
+    for (series, count, seconds) in [
+        (json!({"count": 5, "lastObservedTime": time(10)}), 5, 10),
+        (json!({"lastObservedTime": time(20)}), 5, 20),
+        (json!({"count": 6}), 6, 20),
+        (json!({"count": 7, "lastObservedTime": time(15)}), 7, 20),
+        (json!({"count": 8, "lastObservedTime": time(30)}), 8, 30),
+    ] {
+        let (code, shown) = patch(client, name, STRATEGIC, &json!({"series": series})).await;
+        assert_eq!(
+            (code, &shown["series"]),
+            (200, &json!({"count": count, "lastObservedTime": time(seconds)})),
+            "{series}"
+        );
+        program.settle().await;
+        // A time alone is no occurrence.
+        let last = if count == 5 { 10 } else { seconds };
+        let stored = &fake.events()[0];
+        assert_eq!((stored.count, stored.last_timestamp.unwrap().0), (count, START / 1_000_000_000 + last), "{series}");
+    }
+    let old_style = plain();
+    client.post(&old_style).await;
+    for last in [json!("2026-03-01T07:00:00Z"), json!(null)] {
+        let body = json!({"count": 2, "lastTimestamp": last});
+        let (code, shown) = patch(client, &old_style.metadata.name, STRATEGIC, &body).await;
+        assert_eq!((code, &shown["lastTimestamp"]), (200, &json!("2026-03-01T08:00:00Z")));
+    }
+    program.settle().await;
+    program.stop().await;
 }
 
 /// Fault: the name of a client that left before its answer kept the event as it was before the PUT.

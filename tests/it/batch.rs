@@ -284,3 +284,22 @@ async fn a_line_for_which_all_bodies_leave_no_room_is_refused() {
     program.until_metric("eventweir_ingest_read_bytes", |bytes| bytes == 0.0).await;
     program.stop().await;
 }
+
+/// Fault: a list on one line was taken for a line if its kind followed its items, or had a space before it.
+#[tokio::test]
+async fn a_list_on_one_line_is_a_list_in_any_order_of_its_members() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let items = format!(r#""items":[{},{}]"#, event("a", "m"), event("b", "m"));
+    for list in [
+        format!(r#"{{{items},"kind":"List","apiVersion":"v1"}}"#),
+        format!(r#"{{"kind": "List", {items}}}"#),
+        format!(r#"{{"metadata":{{}},{items}}}"#),
+    ] {
+        let results = post(client, &list).await;
+        let taken = results.iter().filter(|result| result["outcome"] != Value::Null).count();
+        assert_eq!((results.len(), taken), (2, 2), "{list}: {results:?}");
+    }
+    program.settle().await;
+    program.stop().await;
+}

@@ -9,18 +9,16 @@ use crate::event::ApiGroup;
 /// LIMIT: bytes of a batch that are searched for its format.
 const LOOK_BYTES: usize = 4096;
 
-/// Whether a body is one document: an array, or an object whose kind is `EventList` or `List`; `None` while it is too
-/// short to decide.
+/// Whether a body is one document: an array, or a list; `None` while it is too short to decide.
 pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
     let text = beginning.trim_ascii_start();
     let text = text.get(..LOOK_BYTES).unwrap_or(text);
     match text.first()? {
         b'[' => Some(true),
         b'{' => {
-            // The first line states the kind of a list, complete or not.
+            // The first line, complete or not.
             let first_line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
-            let says = |text: &[u8]| memchr::memmem::find(first_line, text).is_some();
-            if says(b"\"EventList\"") || says(b"\"kind\":\"List\"") {
+            if is_list(first_line) {
                 return Some(true);
             }
             // The complete first line of an indented document is a single brace.
@@ -31,6 +29,43 @@ pub(super) fn is_document(beginning: &[u8]) -> Option<bool> {
         }
         _ => Some(false),
     }
+}
+
+/// Whether the beginning of an object has `items`, or the kind of a list, among its own members.
+fn is_list(object: &[u8]) -> bool {
+    let (mut depth, mut rest, mut name) = (0_u32, object, b"".as_slice());
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b'{' | b'[' => depth = depth.saturating_add(1),
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let Some(text) = until_quote(rest) else { return false };
+                rest = rest.get(text.len().saturating_add(1)..).unwrap_or_default();
+                let is_name = rest.trim_ascii_start().first() == Some(&b':');
+                match text {
+                    _ if depth != 1 => {}
+                    b"items" if is_name => return true,
+                    _ if is_name => name = text,
+                    b"List" | b"EventList" if name == b"kind" => return true,
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Returns a string's text up to its end; `None` if it is cut off.
+fn until_quote(text: &[u8]) -> Option<&[u8]> {
+    let mut escaped = false;
+    let end = text.iter().position(|byte| {
+        let ends = *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        ends
+    })?;
+    text.get(..end)
 }
 
 /// Returns the group that an event states, or `otherwise` if it states none, like the items of a list.
@@ -58,6 +93,13 @@ mod tests {
             (r#"{"kind":"EventList","items":["#, Some(true)),
             (r#"{"apiVersion":"v1","items":[],"kind":"List"}"#, Some(true)),
             ("{\n  \"kind\": \"EventList\"", Some(true)),
+            // Fault: only a kind in a certain form, on the first line, was one of a list.
+            (r#"{"kind": "List""#, Some(true)),
+            (r#"{"apiVersion":"v1","metadata":{"a":"]}\""},"items" : [{"reason":"R"}"#, Some(true)),
+            ("{\"note\":\"items\",\"data\":[{\"items\":1},\"items\"],\"kind\":\"Event\"}\n", Some(false)),
+            ("{\"involvedObject\":{\"kind\":\"List\"},\"reason\":\"EventList\"}\n{\"items\":1}", Some(false)),
+            ("{\"reason\":\"\\\"items\\\":\"}\n", Some(false)),
+            ("{\"reason\":\"R\n", Some(false)),
             ("{\"reason\":\"R\"}\n", Some(false)),
             (r#"{"reason":"R"}"#, None),
             // The first byte of any object.

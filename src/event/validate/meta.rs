@@ -1,6 +1,6 @@
 //! The apiserver's rules for object metadata.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use smol_str::SmolStr;
 
@@ -175,7 +175,8 @@ pub(super) fn finalizer_prefixes(meta: &ObjectMeta, faults: &mut Vec<Fault>) {
 }
 
 fn no_new_finalizers(old: &[SmolStr], new: &[SmolStr], faults: &mut Vec<Fault>) {
-    let added: BTreeSet<&str> = new.iter().filter(|finalizer| !old.contains(finalizer)).map(SmolStr::as_str).collect();
+    let old: HashSet<&str> = old.iter().map(SmolStr::as_str).collect();
+    let added: BTreeSet<&str> = new.iter().map(SmolStr::as_str).filter(|finalizer| !old.contains(finalizer)).collect();
     if added.is_empty() {
         return;
     }

@@ -48,10 +48,11 @@ pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Ask
 pub(super) async fn watch_one(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Status> {
     let only_this = |mut options: WatchOptions| {
         let selector = &mut options.field_selector;
-        if !selector.is_empty() && selector.name() != Some(&asked.name) {
+        if selector.is_empty() {
+            *selector = FieldSelector::of_name(&asked.name);
+        } else if selector.name() != Some(&asked.name) {
             return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
         }
-        *selector = FieldSelector::of_name(&asked.name);
         Ok(options)
     };
     watch_with(&face, upgrade, &asked, only_this).await

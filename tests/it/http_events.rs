@@ -5,6 +5,8 @@ use std::time::Duration;
 use eventweir::event::{Event, EventSource, MicroTime};
 use eventweir::outbox::{DIGEST_REASON, LostReason};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::support::app::{start, start_before};
 use super::support::events::{START, event, plain, warning};
@@ -255,4 +257,32 @@ async fn a_get_shows_an_event_that_is_not_stored_and_not_another_one_of_its_name
     assert_eq!((members, &shown["count"]), ([&json!("web-0"), &json!("restarting"), &Value::Null], &json!(2)));
     let balance = program.stop().await;
     assert_eq!((balance.ledger.total_written(), fake.events().len()), (2, 2));
+}
+
+/// Fault: a watch of one event dropped all terms of the selector but the name.
+#[tokio::test]
+async fn a_watch_of_one_event_keeps_its_selector() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    let name = &event.metadata.name;
+    client.post(&event).await;
+    program.settle().await;
+    for (kind, frames) in [("Normal", 1), ("Warning", 0)] {
+        let selector = format!("fieldSelector=metadata.name%3D{name},type%3D{kind}");
+        let path = format!("/api/v1/watch/namespaces/shop/events/{name}?{selector}");
+        let mut stream = TcpStream::connect(program.app.address()).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (mut shown, mut part) = (Vec::new(), [0; 4096]);
+        while let Ok(read) = tokio::time::timeout(Duration::from_millis(300), stream.read(&mut part)).await {
+            shown.extend_from_slice(&part[..read.unwrap()]);
+        }
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(shown.starts_with("HTTP/1.1 200"), "{shown}");
+        assert_eq!(shown.matches("\"type\":\"ADDED\"").count(), frames, "{shown}");
+    }
+    let other = format!("/api/v1/watch/namespaces/shop/events/{name}?fieldSelector=type%3DNormal");
+    assert_eq!(client.get(&other).await.status, 400);
+    program.stop().await;
 }

@@ -25,6 +25,7 @@ pub use write::{write_item, write_json};
 use crate::event::{ApiGroup, ELEMENTS_MAX, Event};
 use crate::status::Status;
 use read::Pass;
+pub(super) use read::STRICT_FAULTS_MAX;
 
 /// A decoded body.
 #[derive(Debug, Clone, PartialEq, Eq)]

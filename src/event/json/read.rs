@@ -21,7 +21,7 @@ use crate::event::schema::{Member, Object, with_access};
 use crate::event::{ApiGroup, EventSeries, ManagedFields, MicroTime, ObjectReference, Time, cut};
 
 /// LIMIT: strict faults that are reported, as many as by `sigs.k8s.io/json`; further ones are dropped.
-const STRICT_FAULTS_MAX: usize = 100;
+pub(in crate::event) const STRICT_FAULTS_MAX: usize = 100;
 
 /// LIMIT: bytes of an invalid value that its error shows.
 const SHOWN_BYTES: usize = 40;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::{Result, unreadable};
 use crate::event::cut;
+use crate::event::json::STRICT_FAULTS_MAX;
 use crate::status::{Status, StatusDetails};
 
 /// LIMIT: operations of one patch; more are refused with 413.
@@ -20,7 +21,7 @@ pub(super) const DEPTH_MAX: usize = 256;
 /// LIMIT: bytes of a fault that quotes the patch; the rest is cut.
 const FAULT_BYTES_MAX: usize = 1024;
 
-/// Applies all operations. Returns their unknown members. Do not use the document after an error.
+/// Applies all operations. Returns their unknown members, up to [`STRICT_FAULTS_MAX`]. Do not use the document after an error.
 pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<Vec<String>> {
     if operations.len() > OPERATIONS_MAX {
         let number = operations.len();
@@ -34,6 +35,7 @@ pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<
     for (index, operation) in operations.into_iter().enumerate() {
         let names = operation.as_object().into_iter().flat_map(serde_json::Map::keys);
         let others = names.filter(|name| !["op", "path", "from", "value"].contains(&name.as_str()));
+        let others = others.take(STRICT_FAULTS_MAX.saturating_sub(unknown.len()));
         unknown.extend(others.map(|name| format!("json patch unknown field \"[{index}].{name}\"")));
         one(document, operation, &mut work).map_err(|fault| inapplicable(index, &fault))?;
     }

@@ -222,6 +222,18 @@ fn a_patch_is_limited_in_depth_bytes_and_operations() {
     assert!(patched(PatchType::Json, &vec![test; operations::OPERATIONS_MAX].into(), FieldValidation::Ignore).is_ok());
 }
 
+/// Fault: an operation of 3 MiB could have a hundred thousand unknown members, each with a warning.
+#[test]
+fn unknown_members_of_operations_are_reported_up_to_a_limit() {
+    let mut operation = json!({"op": "test", "path": "/count", "value": 2});
+    for number in 0..60 {
+        operation[format!("x{number}")] = json!(1);
+    }
+    let warned = patched(PatchType::Json, &json!([operation, operation]), FieldValidation::Warn).unwrap().warnings;
+    assert_eq!(warned.len(), 100);
+    assert_eq!(warned.last().unwrap(), r#"json patch unknown field "[1].x39""#);
+}
+
 /// Generates documents that resemble patches, with meaningful names and texts.
 fn document() -> impl Strategy<Value = Value> {
     const NAMES: &str = "metadata labels finalizers ownerReferences uid name source series count message component \

@@ -28,7 +28,10 @@ use crate::upstream::store;
 pub(super) async fn create(State(face): State<Face>, asked: Asked, body: Body) -> Response {
     let mut warnings = Vec::new();
     let received = receive(&face, &asked, body, &mut warnings).await;
-    respond::warned(received.unwrap_or_else(|rejection| face.reject(&rejection)), &warnings)
+    let refuse = |rejection: Rejection| {
+        if options::is_dry_run(asked.query()) { respond::refusal(&rejection.status) } else { face.reject(&rejection) }
+    };
+    respond::warned(received.unwrap_or_else(refuse), &warnings)
 }
 
 async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, Rejection> {
@@ -38,10 +41,15 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
     let Decoded { mut event, warnings: of_members } = decode::event(asked.group, media, &body, options.validation)?;
     *warnings = of_members;
-    let repairs = validate_new(face, asked.group, &asked.namespace, &mut event)
-        .inspect_err(|fault| face.note_rejection(&event, 1, fault))?;
+    let note = |event: &Event, fault: &Rejection| {
+        if !options.dry_run {
+            face.note_rejection(event, 1, fault);
+        }
+    };
+    let repairs = validate_new(face, asked.group, &asked.namespace, &mut event);
+    let repairs = repairs.inspect_err(|fault| note(&event, fault))?;
     warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
-    let note = |fault: &Rejection| face.note_rejection(&event, 1, fault);
+    let note = |fault: &Rejection| note(&event, fault);
     face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole).inspect_err(note)?;
     face.check_name(asked.caller.as_ref(), asked.group, &event).inspect_err(note)?;
     if options.dry_run {

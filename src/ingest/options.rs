@@ -182,6 +182,11 @@ fn check_write(kind: &str, parameters: &Parameters<'_>, mut faults: Faults) -> R
     Ok(Options { validation, dry_run: !dry_run.is_empty() })
 }
 
+/// Whether a query asks for a dry run, which is no occurrence even if it is refused.
+pub(super) fn is_dry_run(query: Option<&str>) -> bool {
+    Parameters::of(query).all("dryRun").any(|value| value == "All")
+}
+
 /// Checks `dryRun`: only `All`, any number of times.
 pub(super) fn check_dry_run(values: &[&str], faults: &mut Faults) {
     if let Some(other) = values.iter().find(|value| **value != "All") {

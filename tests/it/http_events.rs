@@ -259,6 +259,26 @@ async fn a_get_shows_an_event_that_is_not_stored_and_not_another_one_of_its_name
     assert_eq!((balance.ledger.total_written(), fake.events().len()), (2, 2));
 }
 
+/// Fault: a refused dry run counted as a received and rejected occurrence.
+#[tokio::test]
+async fn a_refused_dry_run_leaves_no_trace() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let invalid = Event { event_type: "Odd".into(), event_time: Some(MicroTime(1)), ..plain() };
+    assert_eq!(client.post_with(&invalid, "?dryRun=All").await.status, 422);
+    let headers = [("Content-Type", "application/json")];
+    assert_eq!(client.send("POST", &format!("{EVENTS}?dryRun=All"), &headers, b"{").await.status, 400);
+    assert_eq!(client.send("PATCH", &format!("{EVENTS}/a?dryRun=All"), &headers, b"{}").await.status, 415);
+    assert_eq!(program.balance().ledger.received(), 0);
+    let explained = client.get("/eventweir/v1/explain?object=Pod/web-0&namespace=shop").await.text();
+    assert!(!explained.contains("rejected"), "{explained}");
+    // Any other one counts.
+    assert_eq!(client.post(&invalid).await.status, 422);
+    assert_eq!(client.send("PATCH", &format!("{EVENTS}/a"), &headers, b"{}").await.status, 415);
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.received(), ledger.total_rejected()), (2, 2));
+}
+
 /// Fault: a watch of one event dropped all terms of the selector but the name.
 #[tokio::test]
 async fn a_watch_of_one_event_keeps_its_selector() {

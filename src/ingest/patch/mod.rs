@@ -36,7 +36,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     let (form, patch, options, body) = match read(&face, &asked, body).await {
         Ok(read) => read,
         // A possible occurrence.
-        Err(rejection) if correlates => {
+        Err(rejection) if correlates && !options::is_dry_run(asked.query()) => {
             return Ok(growth::reject(&face, face.0.aliases.get(namespace, name).as_ref(), &rejection));
         }
         Err(rejection) => return Err(rejection.into()),

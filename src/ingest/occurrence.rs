@@ -208,9 +208,28 @@ fn occurrence(mut event: Event, policy: &Policy, claim: impl FnOnce() -> Managed
     event
 }
 
-/// Sets the last timestamp, which new-style events have in other members. Drops the series, because the record's count
+/// Sets the last timestamp to the latest time: new-style events have theirs in other members. Drops the series, because the record's count
 /// stands for it.
 fn set_last_seen(event: &mut Event) {
     let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
-    event.last_timestamp = event.last_timestamp.or_else(|| observed.map(|time| Time(time.0.div_euclid(1_000_000))));
+    event.last_timestamp = event.last_timestamp.max(observed.map(|time| Time(time.0.div_euclid(1_000_000))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{EventSeries, MicroTime};
+
+    /// Fault: the time of an event with a lastTimestamp of its own stood still, however its series grew.
+    #[test]
+    fn an_event_was_last_seen_at_the_latest_of_its_times() {
+        let series =
+            |seconds: i64| Some(EventSeries { count: 2, last_observed_time: Some(MicroTime(seconds * 1_000_000)) });
+        for (last, series, seen) in [(7, series(9), 9), (9, series(7), 9), (7, None, 8)] {
+            let mut event = Event { last_timestamp: Some(Time(last)), series, ..Event::default() };
+            event.event_time = Some(MicroTime(8_900_000));
+            set_last_seen(&mut event);
+            assert_eq!((event.last_timestamp, event.series), (Some(Time(seen)), None));
+        }
+    }
 }

@@ -21,6 +21,14 @@ pub enum WatchEvent {
 }
 
 impl WatchEvent {
+    /// Returns the event, or the failure that ends the stream.
+    pub(crate) fn shown(&self) -> Result<&Event, &Status> {
+        match self {
+            Self::Added(event) | Self::Modified(event) | Self::Deleted(event) | Self::Bookmark(event) => Ok(event),
+            Self::Error(status) => Err(status),
+        }
+    }
+
     /// Returns the `type` of the event on the wire.
     pub const fn label(&self) -> &'static str {
         match self {

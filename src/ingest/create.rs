@@ -210,11 +210,10 @@ fn as_stored(event: &Event, mut stored: Event, outcome: Outcome) -> Event {
 /// Converts an upstream's refusal to the client's API group: eventweir may write in the other one, which changes the
 /// words about an existing name.
 fn through(group: ApiGroup, status: Status) -> Status {
-    let name = status.details.as_ref().map(|details| details.name.clone()).unwrap_or_default();
-    match (group, status.reason.as_str()) {
-        (group, "AlreadyExists") => Status::already_exists(group.name(), "events", &name),
-        _ => status,
+    if status.reason != "AlreadyExists" {
+        return status;
     }
+    Status::already_exists(group.name(), "events", &status.details.unwrap_or_default().name)
 }
 
 /// Returns 429 with `Retry-After`: client-go retries it, and gives up on every other refusal.

@@ -166,12 +166,9 @@ impl Stream {
                 out.extend_from_slice(br#"{"type":""#);
                 out.extend_from_slice(event.label().as_bytes());
                 out.extend_from_slice(br#"","object":"#);
-                match event {
-                    WatchEvent::Added(event)
-                    | WatchEvent::Modified(event)
-                    | WatchEvent::Deleted(event)
-                    | WatchEvent::Bookmark(event) => write(event, out),
-                    WatchEvent::Error(status) => out.extend_from_slice(&respond::go_escaped(&status.to_json())),
+                match event.shown() {
+                    Ok(event) => write(event, out),
+                    Err(status) => out.extend_from_slice(&respond::go_escaped(&status.to_json())),
                 }
                 out.extend_from_slice(b"}\n");
             }

@@ -74,12 +74,9 @@ pub fn write_watch_frame(event: &WatchEvent, out: &mut Vec<u8>, write: impl FnOn
     out.extend_from_slice(&[0; 4]);
     text(1, event.label(), out);
     message(2, out, |out| {
-        message(1, out, |out| match event {
-            WatchEvent::Added(event)
-            | WatchEvent::Modified(event)
-            | WatchEvent::Deleted(event)
-            | WatchEvent::Bookmark(event) => write(event, out),
-            WatchEvent::Error(status) => write_status(status, out),
+        message(1, out, |out| match event.shown() {
+            Ok(event) => write(event, out),
+            Err(status) => write_status(status, out),
         });
     });
     if let Some((length, frame)) = out.get_mut(start..).and_then(<[u8]>::split_first_chunk_mut::<4>) {

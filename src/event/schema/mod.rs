@@ -221,7 +221,7 @@ static SERIES: [Member<EventSeries>; 2] = [
     always(both("lastObservedTime", 2, Slot::MicroTime(field!(last_observed_time)))),
 ];
 
-/// Implements [`Object`] for structs whose list is in the order of JSON and protobuf.
+/// Implements [`Object`] for structs whose list is in the order of JSON.
 macro_rules! objects {
     ($($object:ty: $members:ident),+ $(,)?) => {
         $(impl Object for $object {
@@ -229,27 +229,20 @@ macro_rules! objects {
                 static ORDER: [&Member<$object>; $members.len()] = listed(&$members);
                 &ORDER
             }
+
+            fn by_number(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+                static ORDER: [&Member<$object>; $members.len()] = by_number(&$members);
+                &ORDER
+            }
         })+
     };
 }
 
 objects! {
+    OwnerReference: OWNER,
     ObjectReference: REFERENCE,
     EventSource: SOURCE,
     EventSeries: SERIES,
-}
-
-/// JSON and protobuf have different orders.
-impl Object for OwnerReference {
-    fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
-        static ORDER: [&Member<OwnerReference>; OWNER.len()] = listed(&OWNER);
-        &ORDER
-    }
-
-    fn by_number(_group: ApiGroup) -> &'static [&'static Member<Self>] {
-        static ORDER: [&Member<OwnerReference>; OWNER.len()] = by_number(&OWNER);
-        &ORDER
-    }
 }
 
 impl Object for Event {

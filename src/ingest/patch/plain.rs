@@ -19,22 +19,22 @@ pub(super) async fn apply(
     patch: ClientPatch,
     options: PatchOptions,
 ) -> Result<Patched, Status> {
-    let group = options.writer.group;
-    let patched = on_record(face, namespace, name, &patch, &options).await;
+    let (group, stated) = (options.writer.group, stated(&patch));
+    let patched = on_record(face, (namespace, name), &patch, &options, stated).await;
     let mut patched = patched.map_err(|status| as_asked(group, name, status))?;
     patched.event.metadata.name = name.into();
     if !options.dry_run {
-        face.0.aliases.relabel(namespace, name, &patched.event, line(&patch));
+        face.0.aliases.relabel(namespace, name, &patched.event, stated.0);
     }
     Ok(patched)
 }
 
 async fn on_record(
     face: &Face,
-    namespace: &str,
-    name: &str,
+    (namespace, name): (&str, &str),
     patch: &ClientPatch,
     options: &PatchOptions,
+    (line, total): (Line, Option<i64>),
 ) -> Result<Patched, Status> {
     let (upstream, shards) = (&face.0.upstream, &face.0.shards);
     let told = face.0.aliases.get(namespace, name);
@@ -56,11 +56,11 @@ async fn on_record(
             owed_total = Some(aliases::total(&owed));
             (write_patched(face, &owed, &patch, options).await, Line::Created)
         }
-        answer => (answer, line(&patch)),
+        answer => (answer, line),
     };
     let patched = match patched {
         Err(status) => {
-            face.doubt(held, (namespace, name), stated_total(&patch).or(owed_total), &status).await;
+            face.doubt(held, (namespace, name), total.or(owed_total), &status).await;
             return Err(under(name, &stored_name, status));
         }
         Ok(patched) => patched,
@@ -120,35 +120,26 @@ fn renamed(patch: &ClientPatch, name: &str, stored_name: &str) -> ClientPatch {
     renamed
 }
 
-/// Returns the total that the patch sets.
-fn stated_total(patch: &ClientPatch) -> Option<i64> {
-    let document: Value = serde_json::from_slice(&patch.body).ok()?;
-    match (patch.patch_type, &document) {
-        (PatchType::Json, Value::Array(operations)) => operations.iter().rev().find_map(|operation| {
-            let value = operation.get("value").filter(|_| operation["op"] != "test")?;
-            match operation["path"].as_str()? {
-                "/count" | "/deprecatedCount" | "/series/count" => value.as_i64(),
-                "/series" => value["count"].as_i64(),
-                _ => None,
-            }
-        }),
-        (PatchType::Merge | PatchType::StrategicMerge, document) => aliases::stated_total(document),
-        (PatchType::Json, _) => None,
-    }
-}
-
-/// Returns whether the patch sets the count or the series.
-fn line(patch: &ClientPatch) -> Line {
+/// Returns whether the patch sets the count or the series, and the total that it sets.
+fn stated(patch: &ClientPatch) -> (Line, Option<i64>) {
     let document: Value = serde_json::from_slice(&patch.body).unwrap_or_default();
-    let stated = match (patch.patch_type, &document) {
-        (PatchType::Json, Value::Array(operations)) => operations.iter().any(|operation| {
-            let path = operation["path"].as_str().unwrap_or_default();
-            aliases::is_line(path.split('/').nth(1).unwrap_or_default())
-        }),
-        (PatchType::Merge | PatchType::StrategicMerge, document) => return aliases::stated(document),
-        _ => false,
+    let operations = match (patch.patch_type, &document) {
+        (PatchType::Json, Value::Array(operations)) => operations,
+        (PatchType::Json, _) => return (Line::Unstated, None),
+        (PatchType::Merge | PatchType::StrategicMerge, _) => {
+            return (aliases::stated(&document), aliases::stated_total(&document));
+        }
     };
-    if stated { Line::Stated } else { Line::Unstated }
+    let total = operations.iter().rev().find_map(|operation| {
+        let value = operation.get("value").filter(|_| operation["op"] != "test")?;
+        match operation["path"].as_str()? {
+            "/count" | "/deprecatedCount" | "/series/count" => value.as_i64(),
+            "/series" => value["count"].as_i64(),
+            _ => None,
+        }
+    });
+    let mut members = operations.iter().filter_map(|operation| operation["path"].as_str()?.split('/').nth(1));
+    (if members.any(aliases::is_line) { Line::Stated } else { Line::Unstated }, total)
 }
 
 #[cfg(test)]
@@ -177,7 +168,8 @@ mod tests {
 
     #[test]
     fn only_count_and_series_state_a_line() {
-        let check = |patch_type, body: &str, expected| assert_eq!(line(&patch(patch_type, body)), expected, "{body}");
+        let check =
+            |patch_type, body: &str, expected| assert_eq!(stated(&patch(patch_type, body)).0, expected, "{body}");
         check(PatchType::Merge, r#"{"count":2}"#, Line::Stated);
         check(PatchType::Merge, r#"{"reason":"R"}"#, Line::Unstated);
         check(PatchType::Json, r#"[{"op":"remove","path":"/series/count"}]"#, Line::Stated);

@@ -291,7 +291,13 @@ impl App {
         {
             let following = history::follow(apiserver.clone(), self.shards.clone(), self.history.clone());
             let stop = self.stop_delivery.clone();
-            self.tasks.spawn(async move { stop.run_until_cancelled(following).await });
+            let following = async move { stop.run_until_cancelled(following).await.unwrap_or(()) };
+            if self.history.mode() == history::Mode::List {
+                // It ends with the list.
+                self.tasks.spawn(following);
+            } else {
+                self.guard(following);
+            }
         }
         if let Upstream::Embedded(embedded) = &self.upstream {
             let (embedded, stop) = (embedded.clone(), self.stop_delivery.clone());

@@ -78,19 +78,18 @@ impl Shards {
         locked.iter_mut().map(|shard| shard.take_changes()).collect()
     }
 
-    /// Reports to each shard whether its changes are persisted.
-    pub fn settle_changes(&self, changes: &[Changes], kept: bool) {
-        for (index, changes) in changes.iter().enumerate() {
-            self.with(index, |shard, now| {
-                if kept {
-                    shard.changes_kept(&changes.held, now);
-                } else {
-                    shard.outbox.changes_not_kept(changes, now);
-                }
-            });
-        }
-        if changes.iter().any(|changes| !changes.held.is_empty()) {
+    /// Lets the records continue that waited for a commit.
+    pub fn resume_held(&self, held: &[Vec<RecordId>]) {
+        for (index, held) in held.iter().enumerate().filter(|(_, held)| !held.is_empty()) {
+            self.with(index, |shard, now| shard.changes_kept(held, now));
             self.wake();
+        }
+    }
+
+    /// Reports to each shard that its changes could not be persisted.
+    pub fn changes_not_kept(&self, changes: &[Changes]) {
+        for (index, changes) in changes.iter().enumerate() {
+            self.with(index, |shard, now| shard.outbox.changes_not_kept(changes, now));
         }
     }
 

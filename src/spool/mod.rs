@@ -4,7 +4,8 @@
 //! if a client waits for it (`ack: durable`), otherwise shortly after the first change. Changes that cannot be
 //! committed stay in memory and are retried (`eventweir_spool_degraded`). No fault of the disk prevents the program
 //! from starting, or from accepting and delivering events. A disk that does not answer counts as unusable: its thread
-//! continues and keeps the lock, and the changes are committed again when the lock is free.
+//! continues and keeps the lock, and the first round that gets the lock reports the late result to the shards. Until
+//! then no other changes are taken.
 //!
 //! Nothing counts twice after a crash: an entry has what its record owed at the last commit, and the tag on the record
 //! upstream (`outbox/tag.rs`) shows how much of that has arrived since. A write by which one record replaces another (a
@@ -34,6 +35,7 @@ pub use store::Error;
 
 use crate::correlator::KeySecret;
 use crate::metrics::value;
+use crate::outbox::Changes;
 use crate::shard::Shards;
 use metrics::Metrics;
 
@@ -55,8 +57,11 @@ impl Default for Settings {
 /// Interval between retries while the spool cannot be used.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Timeout of an operation on the disk; then the changes count as in memory only.
+/// Timeout of an operation on the disk; then the changes count as in memory only, until it ends.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Timeout of the last commit: of one that runs at the stop, and of the rest.
+const LAST: Duration = Duration::from_secs(4);
 
 /// The spool of a running program; clones share it.
 #[derive(Debug, Clone)]
@@ -83,6 +88,21 @@ struct Disk {
     keeper: Keeper,
     /// The result of opening, which the next round restores: the round that opened the file may have timed out.
     opened: Option<Opened>,
+    /// The last commit, unless the shards know its result. The next round reports it if its own round has timed out.
+    commit: Option<Commit>,
+}
+
+#[derive(Debug)]
+struct Commit {
+    changes: Vec<Changes>,
+    result: Result<Committed, Error>,
+}
+
+#[derive(Debug)]
+struct Committed {
+    had_changes: bool,
+    entries: u64,
+    bytes: u64,
 }
 
 type Locked = OwnedMutexGuard<Disk>;
@@ -121,7 +141,7 @@ impl Beginning {
         let opened = keeper.open();
         let secret = keeper.take_secret();
         let spool = Spool(Arc::new(Inner {
-            disk: Arc::new(Mutex::new(Disk { keeper, opened: None })),
+            disk: Arc::new(Mutex::new(Disk { keeper, opened: None, commit: None })),
             metrics,
             commit_interval,
             started: AtomicU64::new(0),
@@ -193,8 +213,10 @@ impl Spool {
     /// Runs the last round, then closes the file, unless the disk does not answer. False when waiting writes are in
     /// memory only.
     pub async fn finish(&self, shards: &Shards) -> bool {
-        let kept = self.round(shards, PATIENCE).await;
-        // The last round of `run` may be at its end. After a failure, the round above has waited already.
+        // The second one waits for the first one's commit, or takes what that could not commit.
+        let last = async { self.round(shards, PATIENCE).await || self.round(shards, PATIENCE).await };
+        let kept = timeout(LAST, last).await.unwrap_or(false);
+        // The last round of `run` may be at its end. After a failure, the rounds above have waited already.
         let patience = if kept { PATIENCE } else { Duration::ZERO };
         if let Ok(disk) = timeout(patience, Arc::clone(&self.0.disk).lock_owned()).await {
             let close = |disk: &mut Disk| {
@@ -245,6 +267,8 @@ impl Spool {
 
     /// Opens the file, unless it is open, and restores its entries.
     async fn opened(&self, mut disk: Locked, shards: &Shards) -> Result<Locked, Error> {
+        // The round of this commit has timed out, and has counted that as its error.
+        let _late = self.settle(&mut disk, shards);
         // What an earlier round has opened too late is restored first.
         if disk.opened.is_none() && !disk.keeper.is_open() {
             let open = |disk: &mut Disk| {
@@ -261,33 +285,57 @@ impl Spool {
         Ok(disk)
     }
 
-    async fn commit(&self, disk: Locked, shards: &Shards) -> Result<(), Error> {
-        let changes = Arc::new(shards.take_changes());
-        let taken = Arc::clone(&changes);
+    async fn commit(&self, mut disk: Locked, shards: &Shards) -> Result<(), Error> {
+        let mut changes = shards.take_changes();
+        let held: Vec<_> = changes.iter_mut().map(|changes| std::mem::take(&mut changes.held)).collect();
+        disk.commit = Some(Commit { changes, result: Err(Error::Unavailable("its thread panicked".to_owned())) });
         let before = shards.clock().now().mono;
-        let commit = move |disk: &mut Disk| {
-            let had_changes = disk.keeper.commit(&taken)?;
-            Ok((had_changes, disk.keeper.entries(), disk.keeper.bytes()))
+        let commit = |disk: &mut Disk| {
+            let Disk { keeper, commit: Some(commit), .. } = disk else { return Ok(()) };
+            commit.result = keeper.commit(&commit.changes).map(|had_changes| Committed {
+                had_changes,
+                entries: keeper.entries(),
+                bytes: keeper.bytes(),
+            });
+            Ok(())
         };
         // The lock is kept until the shards know the result. At the stop another round waits for it, which must take all
         // that this one could not commit.
         let (_disk, committed) = match blocking(disk, commit).await {
-            Ok((disk, committed)) => (Some(disk), committed),
+            Ok((mut disk, _)) => {
+                let committed = self.settle(&mut disk, shards);
+                (Some(disk), committed)
+            }
             Err(error) => (None, Err(error)),
         };
+        // Also after a timeout: what waits for the commit must not wait for longer.
+        shards.resume_held(&held);
         // A client may ask after the round that has taken its change.
-        if !matches!(committed, Ok((false, ..))) {
+        if !matches!(committed, Ok(false)) {
             self.0.metrics.committed(shards.clock().now().mono.since(before));
         }
-        shards.settle_changes(&changes, committed.is_ok());
-        let (_, entries, bytes) = committed?;
-        self.0.metrics.entries.set(value(entries));
-        self.0.metrics.bytes.set(value(bytes));
+        committed?;
         if self.0.degraded.swap(false, Ordering::Relaxed) {
             self.0.metrics.degraded.set(0);
             tracing::info!("the spool can be used again");
         }
         Ok(())
+    }
+
+    /// Reports the result of the last commit to the shards, and returns whether it had changes.
+    fn settle(&self, disk: &mut Disk, shards: &Shards) -> Result<bool, Error> {
+        let Some(Commit { changes, result }) = disk.commit.take() else { return Ok(false) };
+        match result {
+            Ok(Committed { had_changes, entries, bytes }) => {
+                self.0.metrics.entries.set(value(entries));
+                self.0.metrics.bytes.set(value(bytes));
+                Ok(had_changes)
+            }
+            Err(error) => {
+                shards.changes_not_kept(&changes);
+                Err(error)
+            }
+        }
     }
 
     /// Restores the entries of an opened file, and logs and counts its damage.
@@ -362,7 +410,12 @@ fn on_thread<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Res
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+    use std::io::{self, Read};
     use std::num::NonZeroUsize;
+
+    use redb::backends::FileBackend;
+    use redb::{Builder, Database, DatabaseError, StorageBackend};
 
     use super::*;
     use crate::clock::Clock;
@@ -370,14 +423,107 @@ mod tests {
     use crate::event::Event;
     use crate::shard;
 
+    fn begun(medium: Arc<dyn Medium>, registry: &Registry) -> (Shards, Spool) {
+        let (secret, settings, clock) = (KeySecret(7, 9), shard::Settings::default(), Clock::manual(0));
+        let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, secret, 1);
+        let spool = Beginning::new(medium, Duration::ZERO, secret, registry).restore(&shards);
+        (shards, spool)
+    }
+
+    /// A disk whose syncs wait for the lock. It has their number, and whether they fail.
+    #[derive(Debug, Clone)]
+    struct Slow(PathBuf, Arc<parking_lot::Mutex<(u64, bool)>>);
+
+    #[derive(Debug)]
+    struct Backend(FileBackend, Slow);
+
+    impl StorageBackend for Backend {
+        fn len(&self) -> io::Result<u64> {
+            self.0.len()
+        }
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.0.read(offset, out)
+        }
+        fn set_len(&self, length: u64) -> io::Result<()> {
+            self.0.set_len(length)
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            let mut state = self.1.1.lock();
+            state.0 += 1;
+            if state.1 { Err(io::Error::other("a fault")) } else { self.0.sync_data() }
+        }
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.0.write(offset, data)
+        }
+    }
+
+    impl Medium for Slow {
+        fn open(&self) -> Result<Database, DatabaseError> {
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).truncate(false).open(&self.0)?;
+            Builder::new().create_with_backend(Backend(FileBackend::new(file)?, self.clone()))
+        }
+        fn read(&self) -> io::Result<Box<dyn Read + '_>> {
+            unreachable!("it is not damaged")
+        }
+        fn set_aside(&self) -> io::Result<String> {
+            unreachable!("it is not damaged")
+        }
+        fn identity(&self) -> io::Result<(u64, u64)> {
+            Ok((0, 0))
+        }
+        fn bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    /// Waits for a future while three seconds of simulated time pass although a thread is busy.
+    async fn passing<T>(ends: impl Future<Output = T>) -> T {
+        let passes = async {
+            for _ in 0..60 {
+                tokio::time::advance(Duration::from_millis(50)).await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! { biased; result = ends => result, never = passes => never }
+    }
+
+    /// Faults: such a commit was never credited. Each round took the same changes again, so that the spool could stay
+    /// degraded for as long as the disk was slow, and at the stop everything counted as lost.
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_that_ends_late_counts() {
+        let (folder, registry) = (tempfile::tempdir().unwrap(), Registry::new());
+        let slow = Slow(folder.path().join("spool.redb"), Arc::default());
+        let (shards, spool) = begun(Arc::new(slow.clone()), &registry);
+        assert!(spool.round(&shards, PATIENCE).await);
+        for fails in [false, true] {
+            shards.accept(Event::default(), 1).unwrap();
+            let mut state = slow.1.lock();
+            assert!(!passing(spool.round(&shards, PATIENCE)).await && spool.is_degraded());
+            state.1 = fails;
+            drop(state);
+            drop(spool.0.disk.lock().await);
+            let (before, _) = std::mem::take(&mut *slow.1.lock());
+            assert!(before > 0 && spool.round(&shards, Duration::ZERO).await && !spool.is_degraded());
+            assert_eq!(slow.1.lock().0 > 0, fails, "only what a late commit has failed to keep is taken again");
+        }
+        shards.accept(Event::default(), 1).unwrap();
+        let state = slow.1.lock();
+        let ends = async {
+            tokio::time::sleep(PATIENCE + Duration::from_millis(500)).await;
+            drop(state);
+        };
+        let (kept, ()) = passing(async { tokio::join!(spool.finish(&shards), ends) }).await;
+        assert!(kept);
+        let owed = Keeper::new(Arc::new(slow), 1, KeySecret(1, 2)).open().unwrap().entries;
+        assert_eq!(owed.iter().map(|entry| entry.occurrences().total()).collect::<Vec<_>>(), [3]);
+    }
+
     /// Fault: such a round counted as a commit that took no time.
     #[tokio::test]
     async fn a_round_without_changes_is_no_commit() {
-        let (folder, registry, secret) = (tempfile::tempdir().unwrap(), Registry::new(), KeySecret(7, 9));
-        let (settings, clock) = (shard::Settings::default(), Clock::manual(0));
-        let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, secret, 1);
-        let medium = Arc::new(Directory(folder.path().to_owned()));
-        let spool = Beginning::new(medium, Duration::ZERO, secret, &registry).restore(&shards);
+        let (folder, registry) = (tempfile::tempdir().unwrap(), Registry::new());
+        let (shards, spool) = begun(Arc::new(Directory(folder.path().to_owned())), &registry);
         let commits = || {
             let families = registry.gather();
             let found = families.iter().find(|family| family.name() == "eventweir_spool_commit_duration_seconds");
@@ -398,11 +544,8 @@ mod tests {
     fn without_a_thread_for_it_the_spool_cannot_be_used() {
         // No thread gets a stack of this size.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().thread_stack_size(1 << 50).build();
-        let (folder, secret) = (tempfile::tempdir().unwrap(), KeySecret(7, 9));
-        let (settings, clock) = (shard::Settings::default(), Clock::manual(0));
-        let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, secret, 1);
-        let medium = Arc::new(Directory(folder.path().to_owned()));
-        let spool = Beginning::new(medium, Duration::ZERO, secret, &Registry::new()).restore(&shards);
+        let folder = tempfile::tempdir().unwrap();
+        let (shards, spool) = begun(Arc::new(Directory(folder.path().to_owned())), &Registry::new());
         assert!(!runtime.unwrap().block_on(spool.round(&shards, PATIENCE)));
         assert!(spool.is_degraded());
     }

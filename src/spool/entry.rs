@@ -2,10 +2,11 @@
 //! structure is damaged.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
-use std::io::Read;
+use std::io::{self, ErrorKind, SeekFrom};
 
 use serde::{Deserialize, Serialize};
 
+use super::medium::Bytes;
 use crate::event::{ApiGroup, Event, json};
 use crate::outbox::Entry;
 
@@ -13,10 +14,21 @@ use crate::outbox::Entry;
 const MAGIC: &[u8; 8] = b"eventwe2";
 /// Bytes of magic, checksum and length.
 const FRAME: usize = 16;
+/// Begins the body of every entry: the first member of [`Stored`].
+const HEAD: &[u8; 6] = b"{\"id\":";
 /// LIMIT: bytes of an entry; a longer length counts as damage. A request's body has at most 64 MiB.
-const ENTRY_BYTES: usize = 128 << 20;
+const ENTRY_BYTES: usize = 80 << 20;
 /// Bytes of one read of a damaged file.
 const CHUNK: usize = 1 << 20;
+/// Bytes that are skipped where a file cannot be read.
+const SKIP: i64 = 64 << 10;
+
+/// What happens where a damaged file cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    Fails,
+    Skipped,
+}
 
 /// An entry with its place in the file. A line of JSON has all but the event, which follows.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,17 +69,39 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Stored<Entry>> {
     Some(stored)
 }
 
-/// Finds the valid entries of a damaged file, in its order. A record may have several; the newest counts.
-pub(super) fn salvage(file: &mut dyn Read, mut found: impl FnMut(Stored<Entry>)) {
+/// Finds the valid entries of a damaged file, in its order. A record may have several; the newest counts. Returns the
+/// number of skipped parts.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(super) fn salvage(
+    file: &mut dyn Bytes,
+    unreadable: Unreadable,
+    mut found: impl FnMut(Stored<Entry>),
+) -> io::Result<u64> {
+    let length = file.seek(SeekFrom::End(0))?;
+    file.rewind()?;
+    let mut skipped = 0_u64;
     let mut window: Vec<u8> = Vec::new();
     let mut chunk = vec![0; CHUNK];
     loop {
-        let read = file.read(&mut chunk).unwrap_or(0);
+        let read = match file.read(&mut chunk) {
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) if unreadable == Unreadable::Fails => return Err(error),
+            Err(_) => {
+                skipped = skipped.saturating_add(1);
+                if file.seek(SeekFrom::Current(SKIP))? < length {
+                    continue;
+                }
+                0
+            }
+        };
         window.extend_from_slice(chunk.get(..read).unwrap_or_default());
         let kept = scan(&window, read == 0, &mut found);
         window.drain(..kept.min(window.len()));
         if read == 0 {
-            return;
+            return Ok(skipped);
         }
     }
 }
@@ -83,7 +117,7 @@ fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Stored<Entry>)) -> u
         };
         at = at.saturating_add(offset);
         let candidate = window.get(at..).unwrap_or_default();
-        let wanted = frame(candidate).map_or(FRAME, |(_, length)| length.saturating_add(FRAME));
+        let wanted = wanted(candidate);
         if candidate.len() < wanted && !is_end {
             return at;
         }
@@ -95,6 +129,14 @@ fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Stored<Entry>)) -> u
             None => at = at.saturating_add(MAGIC.len()),
         }
     }
+}
+
+/// Returns the bytes of the frame and the body that begin here. Without the head of an entry, no body is waited for: a
+/// damaged length is mostly a large one.
+fn wanted(candidate: &[u8]) -> usize {
+    let least = FRAME.saturating_add(HEAD.len());
+    let (head, length) = (candidate.get(FRAME..least), frame(candidate).map_or(0, |(_, length)| length));
+    if head.is_none_or(|head| head == HEAD) { least.max(length.saturating_add(FRAME)) } else { FRAME }
 }
 
 /// Returns checksum and length of the body.
@@ -114,12 +156,14 @@ fn checksum(body: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::io::{Cursor, Read, Seek};
+
     use super::*;
     use crate::correlator::Key;
     use crate::outbox::{ClientLine, Kind, Occurrences, WrittenAs};
 
-    fn entry(message: &str) -> Entry {
+    pub(in super::super) fn entry(message: &str) -> Entry {
         let mut event = Event { message: message.into(), reason: "BackOff".into(), count: 7, ..Event::default() };
         event.metadata.name = "web-0.1".into();
         event.metadata.resource_version = "42".into();
@@ -190,7 +234,53 @@ mod tests {
         }
         file.extend(encode("torn", 1, &entry("d")).into_iter().take(100));
         let mut ids = Vec::new();
-        salvage(&mut file.as_slice(), |found| ids.push(found.id));
-        assert_eq!(ids, ["0-0", "0-1", "0-2", "0-3"]);
+        let skipped = salvage(&mut Cursor::new(file), Unreadable::Fails, |found| ids.push(found.id));
+        assert_eq!((ids, skipped.unwrap()), (["0-0", "0-1", "0-2", "0-3"].map(str::to_owned).to_vec(), 0));
+    }
+
+    /// A file with a bad part.
+    struct Bad(Cursor<Vec<u8>>, std::ops::Range<u64>);
+
+    impl Read for Bad {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let at = self.0.position();
+            if self.1.contains(&at) {
+                return Err(io::Error::other("a bad sector"));
+            }
+            let left = self.1.start.checked_sub(at).and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+            let wanted = into.len().min(left);
+            self.0.read(&mut into[..wanted])
+        }
+    }
+
+    impl Seek for Bad {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
+    /// Fault: the file counted as read to its end there, and what followed was lost, uncounted.
+    #[test]
+    fn entries_behind_a_bad_sector_are_found() {
+        let (mut file, gap) = (encode("0-1", 1, &entry("a")), 4_096);
+        let bad = file.len() as u64 + 100..file.len() as u64 + 100 + gap;
+        file.resize(file.len() + 200_000, 0);
+        file.extend(encode("0-2", 1, &entry("b")));
+        for (bad, expected) in [(bad, 2), (file.len() as u64 - 9..u64::MAX, 1)] {
+            let mut file = Bad(Cursor::new(file.clone()), bad);
+            assert!(salvage(&mut file, Unreadable::Fails, |_| ()).is_err());
+            let mut ids = Vec::new();
+            let skipped = salvage(&mut file, Unreadable::Skipped, |found| ids.push(found.id)).unwrap();
+            assert_eq!((ids.len(), skipped), (expected, 1));
+        }
+    }
+
+    /// Fault: one damaged length held up to 128 MiB in memory.
+    #[test]
+    fn a_damaged_length_holds_no_memory() {
+        let mut file = [&MAGIC[..], &[7; 4], &[0, 0, 0, 4]].concat();
+        assert_eq!(scan(&file, false, &mut |_| ()), 0, "its head follows");
+        file.resize(CHUNK, b'x');
+        assert!(scan(&file, false, &mut |_| ()) > CHUNK / 2);
     }
 }

@@ -3,10 +3,17 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use super::medium::Medium;
+use super::entry::Unreadable;
+use super::medium::{Bytes, Medium};
 use super::store::{self, Content, Error, Store};
 use crate::correlator::KeySecret;
 use crate::outbox::{Changes, Entry};
+
+/// Distance between the first commits of two processes. So the entries of the last one are the newest in a damaged file.
+const ROUNDS: u64 = 1 << 40;
+
+/// Attempts to read a damaged file before its unreadable parts are skipped.
+const READS: u32 = 3;
 
 /// Keeps entries on a [`Medium`].
 #[derive(Debug)]
@@ -26,6 +33,8 @@ pub struct Keeper {
     restored: bool,
     round: u64,
     entries: u64,
+    /// Failed attempts to read a damaged file.
+    unread: u32,
     /// The damage that a commit found in a file that could be read.
     distrusted: Option<String>,
     /// Why no file is open although its entries were returned.
@@ -38,7 +47,7 @@ pub struct Keeper {
 pub struct Opened {
     /// The entries of earlier processes.
     pub entries: Vec<Entry>,
-    /// Number of damaged entries in a file that is not damaged as a whole.
+    /// Number of damaged entries in a file that is not damaged as a whole, and of unreadable parts in one that is.
     pub torn: u64,
     /// The damage of the file, and the name under which it was set aside.
     pub damaged: Option<(String, String)>,
@@ -62,6 +71,7 @@ impl Keeper {
             restored: false,
             round: 0,
             entries: 0,
+            unread: 0,
             distrusted: None,
             failure: None,
             is_closed: false,
@@ -92,11 +102,16 @@ impl Keeper {
             None => self.read(),
         };
         let (store, content) = match read {
-            Ok((store, content)) => (Ok(store), content),
+            Ok((store, mut content)) => {
+                if content.process.is_none() {
+                    self.salvage_aside(&mut content)?;
+                }
+                (Ok(store), content)
+            }
             Err(Error::Damaged(what)) => {
-                let (name, salvaged) = self.set_aside()?;
+                let (name, content) = self.set_aside()?;
                 opened.damaged = Some((what, name));
-                (self.read().map(|(store, _)| store), Content { entries: salvaged, ..Content::default() })
+                (self.read().map(|(store, _)| store), content)
             }
             Err(error @ (Error::Busy | Error::Unavailable(_) | Error::NoThread)) => return Err(error),
         };
@@ -104,6 +119,9 @@ impl Keeper {
         if self.begun && content.process != Some(self.process) {
             self.begun = false;
             opened.is_anew = true;
+        }
+        if !self.begun {
+            self.round = self.round.max(content.round.saturating_add(ROUNDS));
         }
         if !self.restored {
             self.restored = true;
@@ -126,20 +144,38 @@ impl Keeper {
 
     fn read(&self) -> Result<(Store, Content), Error> {
         let store = Store::new(|| self.medium.open())?;
-        let content = store.load()?;
+        let content = if self.restored { store.facts() } else { store.load() }?;
         Ok((store, content))
     }
 
     /// Renames the file. Returns the new name, and the valid entries. Reads them first, so that a failure loses none.
-    fn set_aside(&self) -> Result<(String, Vec<Entry>), Error> {
-        let salvaged = if self.restored {
-            // This process has all its commits in memory.
-            Vec::new()
-        } else {
-            store::salvage(&mut *self.medium.read().map_err(|error| unavailable(&error))?)
-        };
+    fn set_aside(&mut self) -> Result<(String, Content), Error> {
+        let mut content = Content::default();
+        // Later, this process has all its commits in memory.
+        if !self.restored {
+            self.salvage_aside(&mut content)?;
+            let medium = Arc::clone(&self.medium);
+            self.salvage(&mut *medium.read().map_err(|error| unavailable(&error))?, &mut content)?;
+        }
         let name = self.medium.set_aside().map_err(|error| unavailable(&error))?;
-        Ok((name, salvaged))
+        Ok((name, content))
+    }
+
+    /// Adds the valid entries of a file that was set aside by a process that has committed nothing after that.
+    fn salvage_aside(&mut self, content: &mut Content) -> Result<(), Error> {
+        let medium = Arc::clone(&self.medium);
+        match medium.read_aside().map_err(|error| unavailable(&error))? {
+            Some(mut file) if !self.restored => self.salvage(&mut *file, content),
+            _ => Ok(()),
+        }
+    }
+
+    fn salvage(&mut self, file: &mut dyn Bytes, content: &mut Content) -> Result<(), Error> {
+        let unreadable = if self.unread < READS { Unreadable::Fails } else { Unreadable::Skipped };
+        store::salvage(file, unreadable, content).map_err(|error| {
+            self.unread += 1;
+            unavailable(&error)
+        })
     }
 
     /// Commits changes, and returns whether there were any. Open the file again after an error.
@@ -157,6 +193,9 @@ impl Keeper {
         let begin = (!self.begun).then_some((self.process, self.secret));
         match store.commit(changes, self.round, begin).and_then(|entries| self.is_in_place().map(|()| entries)) {
             Ok(entries) => {
+                if !self.begun {
+                    self.medium.leave_aside();
+                }
                 (self.begun, self.entries) = (true, entries);
                 Ok(true)
             }

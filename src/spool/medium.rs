@@ -1,7 +1,7 @@
 //! The location of the spool's file.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,11 @@ use redb::{Builder, Database, DatabaseError};
 
 /// Bytes of redb's page cache.
 const CACHE: usize = 8 << 20;
+
+/// The bytes of a file that may be damaged.
+pub trait Bytes: Read + Seek {}
+
+impl<T: Read + Seek> Bytes for T {}
 
 /// The location of the file. Tests have one that fails like a disk.
 pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
@@ -22,13 +27,22 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// When it cannot be read.
-    fn read(&self) -> io::Result<Box<dyn Read + '_>>;
+    fn read(&self) -> io::Result<Box<dyn Bytes + '_>>;
 
-    /// Renames the file, and returns the new name.
+    /// Renames the file, and returns its later name; see [`leave_aside`](Self::leave_aside).
     ///
     /// # Errors
     /// When it cannot be renamed.
     fn set_aside(&self) -> io::Result<String>;
+
+    /// Opens the bytes of the file that was set aside; `None` once it is left aside.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn read_aside(&self) -> io::Result<Option<Box<dyn Bytes + '_>>>;
+
+    /// Gives the file that was set aside its later name, because its entries are in the new one.
+    fn leave_aside(&self);
 
     /// Returns device and inode of the file at the location now. No other file has them while it is open.
     ///
@@ -40,7 +54,8 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
     fn bytes(&self) -> u64;
 }
 
-/// A directory with `spool.redb`, and `spool.redb.damaged` if that was damaged.
+/// A directory with `spool.redb`. A damaged one is `spool.redb.salvage` until its entries are in a new file, and then
+/// `spool.redb.damaged`.
 #[derive(Debug)]
 pub struct Directory(pub PathBuf);
 
@@ -48,6 +63,10 @@ impl Directory {
     /// Returns the path of the file.
     pub fn file(&self) -> PathBuf {
         self.0.join("spool.redb")
+    }
+
+    fn salvage(&self) -> PathBuf {
+        self.0.join("spool.redb.salvage")
     }
 
     // LIMIT: one damaged file is kept; the next one replaces it.
@@ -88,14 +107,30 @@ impl Medium for Directory {
         Ok(database)
     }
 
-    fn read(&self) -> io::Result<Box<dyn Read + '_>> {
+    fn read(&self) -> io::Result<Box<dyn Bytes + '_>> {
         let path = self.file();
         Ok(Box::new(File::open(&path).map_err(named(&path))?))
     }
 
     fn set_aside(&self) -> io::Result<String> {
-        fs::rename(self.file(), self.damaged()).map_err(named(&self.damaged()))?;
+        // No process has committed the entries of a file that is still there.
+        let is_taken = self.salvage().try_exists().map_err(named(&self.salvage()))?;
+        let place = if is_taken { self.damaged() } else { self.salvage() };
+        fs::rename(self.file(), &place).map_err(named(&place))?;
         Ok(self.damaged().display().to_string())
+    }
+
+    fn read_aside(&self) -> io::Result<Option<Box<dyn Bytes + '_>>> {
+        match File::open(self.salvage()) {
+            Ok(file) => Ok(Some(Box::new(file))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(named(&self.salvage())(error)),
+        }
+    }
+
+    fn leave_aside(&self) {
+        // There is mostly none. After an error it remains, and is ignored next to a file with commits.
+        let _renamed = fs::rename(self.salvage(), self.damaged());
     }
 
     fn identity(&self) -> io::Result<(u64, u64)> {

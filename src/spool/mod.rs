@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub use keeper::{Keeper, Opened};
-pub use medium::{Directory, Medium};
+pub use medium::{Bytes, Directory, Medium};
 pub use store::Error;
 
 use crate::correlator::KeySecret;
@@ -411,7 +411,7 @@ fn on_thread<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Res
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;
-    use std::io::{self, Read};
+    use std::io;
     use std::num::NonZeroUsize;
 
     use redb::backends::FileBackend;
@@ -463,9 +463,13 @@ mod tests {
             let file = options.read(true).write(true).create(true).truncate(false).open(&self.0)?;
             Builder::new().create_with_backend(Backend(FileBackend::new(file)?, self.clone()))
         }
-        fn read(&self) -> io::Result<Box<dyn Read + '_>> {
+        fn read(&self) -> io::Result<Box<dyn Bytes + '_>> {
             unreachable!("it is not damaged")
         }
+        fn read_aside(&self) -> io::Result<Option<Box<dyn Bytes + '_>>> {
+            Ok(None)
+        }
+        fn leave_aside(&self) {}
         fn set_aside(&self) -> io::Result<String> {
             unreachable!("it is not damaged")
         }
@@ -491,6 +495,7 @@ mod tests {
     /// Faults: such a commit was never credited. Each round took the same changes again, so that the spool could stay
     /// degraded for as long as the disk was slow, and at the stop everything counted as lost.
     #[tokio::test(start_paused = true)]
+    #[expect(clippy::await_holding_lock, reason = "the lock stops only the thread of the disk")]
     async fn a_commit_that_ends_late_counts() {
         let (folder, registry) = (tempfile::tempdir().unwrap(), Registry::new());
         let slow = Slow(folder.path().join("spool.redb"), Arc::default());

@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableHandle};
+use redb::{
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError,
+};
 
-use super::entry;
+use super::entry::{self, Unreadable};
+use super::medium::Bytes;
 use crate::correlator::{KeySecret, RecordId};
 use crate::outbox::{Changes, Entry};
 
@@ -16,6 +19,8 @@ const FACTS: TableDefinition<'static, &str, u64> = TableDefinition::new("facts")
 /// The process that wrote the file last.
 const PROCESS: &str = "process";
 const SECRET: [&str; 2] = ["secret.0", "secret.1"];
+/// The number of that process's first commit in the file.
+const ROUND: &str = "round";
 
 /// Why the spool cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +71,8 @@ pub(super) struct Content {
     pub(super) process: Option<u64>,
     /// The secret that its keys were hashed with.
     pub(super) secret: Option<KeySecret>,
+    /// The number of its first commit.
+    pub(super) round: u64,
 }
 
 impl Store {
@@ -74,20 +81,19 @@ impl Store {
         contained(|| Ok(Self(open()?)))
     }
 
+    /// Reads the file without its entries.
+    pub(super) fn facts(&self) -> Result<Content, Error> {
+        contained(|| facts(&self.0.begin_read()?))
+    }
+
     /// Reads the whole file.
     pub(super) fn load(&self) -> Result<Content, Error> {
         // redb may panic over a damaged page.
         contained(|| {
             let reading = self.0.begin_read()?;
-            let mut content = Content::default();
-            let tables: Vec<String> = reading.list_tables()?.map(|table| table.name().to_owned()).collect();
-            if !tables.iter().any(|name| name == FACTS.name()) {
+            let mut content = facts(&reading)?;
+            if content.process.is_none() {
                 return Ok(content);
-            }
-            let facts = reading.open_table(FACTS)?;
-            content.process = facts.get(PROCESS)?.map(|fact| fact.value());
-            if let (Some(first), Some(second)) = (facts.get(SECRET[0])?, facts.get(SECRET[1])?) {
-                content.secret = Some(KeySecret(first.value(), second.value()));
             }
             let entries = reading.open_table(ENTRIES)?;
             for entry in entries.iter()? {
@@ -123,6 +129,7 @@ impl Store {
                 facts.insert(PROCESS, process)?;
                 facts.insert(SECRET[0], first)?;
                 facts.insert(SECRET[1], second)?;
+                facts.insert(ROUND, round)?;
             }
             let mut entries = writing.open_table(ENTRIES)?;
             for (shard, changes) in changes.iter().enumerate() {
@@ -142,18 +149,32 @@ impl Store {
     }
 }
 
-/// Returns the newest valid entry of each record in a damaged file.
-pub(super) fn salvage(file: &mut dyn io::Read) -> Vec<Entry> {
+fn facts(reading: &ReadTransaction) -> Result<Content, Error> {
+    let facts = match reading.open_table(FACTS) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Content::default()),
+        facts => facts?,
+    };
+    let fact = |name| Ok::<_, Error>(facts.get(name)?.map(|fact| fact.value()));
+    let secret = fact(SECRET[0])?.zip(fact(SECRET[1])?).map(|(first, second)| KeySecret(first, second));
+    Ok(Content { process: fact(PROCESS)?, secret, round: fact(ROUND)?.unwrap_or(0), ..Content::default() })
+}
+
+/// Adds the newest valid entry of each record in a damaged file to `content`, and counts the parts that it has skipped.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(super) fn salvage(file: &mut dyn Bytes, unreadable: Unreadable, content: &mut Content) -> io::Result<()> {
     let mut newest: HashMap<String, (u64, Entry)> = HashMap::new();
-    entry::salvage(file, |found| {
+    content.torn += entry::salvage(file, unreadable, |found| {
         let known = newest.get(&found.id);
         if known.is_none_or(|(round, _)| *round <= found.round) {
             newest.insert(found.id, (found.round, found.entry));
         }
-    });
+    })?;
     let mut ids: Vec<String> = newest.keys().cloned().collect();
     ids.sort_unstable();
-    ids.into_iter().rev().filter_map(|id| newest.remove(&id)).map(|(_, entry)| entry).collect()
+    content.entries.extend(ids.into_iter().rev().filter_map(|id| newest.remove(&id)).map(|(_, entry)| entry));
+    Ok(())
 }
 
 fn id(shard: usize, record: RecordId) -> String {
@@ -163,4 +184,35 @@ fn id(shard: usize, record: RecordId) -> String {
 /// Runs `act`, and converts a panic to an error.
 fn contained<T>(act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_panic| Err(Error::Damaged("redb panicked over it".to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+    use std::sync::Arc;
+
+    use super::super::entry::tests::entry;
+    use super::super::{Directory, Keeper};
+    use super::*;
+
+    /// Fault: a stale entry of an earlier process replaced a live one of the same number, which was lost uncounted. Ids
+    /// and commits were counted from 0 in each process.
+    #[test]
+    fn the_entries_of_the_last_process_are_the_newest() {
+        let folder = tempfile::tempdir().unwrap();
+        let bytes = |process: u64, messages: &[&str]| {
+            let mut keeper = Keeper::new(Arc::new(Directory(folder.path().to_owned())), process, KeySecret(1, 2));
+            keeper.open().unwrap();
+            for message in messages {
+                let records = vec![(RecordId(1), Some(Box::new(entry(message))))];
+                keeper.commit(&[Changes { records, held: Vec::new() }]).unwrap();
+            }
+            drop(keeper);
+            std::fs::read(folder.path().join("spool.redb")).unwrap()
+        };
+        let parts = [bytes(1, &["a", "b", "c"]), bytes(2, &["d", "e"]), bytes(3, &["f"])];
+        let mut content = Content::default();
+        salvage(&mut Cursor::new(parts.concat()), Unreadable::Fails, &mut content).unwrap();
+        assert_eq!(content.entries, [entry("f")]);
+    }
 }

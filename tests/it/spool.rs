@@ -222,6 +222,21 @@ fn a_truncated_file_is_set_aside_and_its_whole_entries_are_restored() {
     assert_eq!(again.entries.len(), opened.entries.len());
 }
 
+/// Fault: they were lost, because nothing read the file that was set aside.
+#[test]
+fn the_entries_of_a_damaged_file_survive_a_process_that_commits_nothing() {
+    let disk = Disk::default();
+    spool_of(&disk, 0..200);
+    disk.damage(|file| file.truncate(file.len() / 2));
+    let (keeper, opened) = reopened(&disk);
+    drop(keeper);
+    let (mut keeper, again) = reopened(&disk);
+    assert!(again.entries.len() > 50 && again.entries.len() == opened.entries.len());
+    keeper.commit(&changes(&Owed::from([(1, Some(1))]))).unwrap();
+    drop(keeper);
+    assert_eq!(found(&reopened(&disk).1), BTreeMap::from([(1, 1)]), "no entry is taken over twice");
+}
+
 /// Fault: they were dropped, and not counted.
 #[test]
 fn the_entries_of_a_damaged_file_are_restored_although_no_new_one_can_be_made() {
@@ -283,8 +298,10 @@ fn the_directory_is_created_and_its_file_is_private() {
     drop(first);
     // A file of another format.
     std::fs::write(place.join("spool.redb"), "this is no spool").unwrap();
-    let opened = keeper(&place).open().unwrap();
-    assert!(opened.damaged.unwrap().1.ends_with("spool.redb.damaged"));
+    let mut second = keeper(&place);
+    assert!(second.open().unwrap().damaged.unwrap().1.ends_with("spool.redb.damaged"));
+    assert_eq!(std::fs::read(place.join("spool.redb.salvage")).unwrap(), b"this is no spool");
+    second.commit(&changes(&Owed::new())).unwrap();
     assert_eq!(std::fs::read(place.join("spool.redb.damaged")).unwrap(), b"this is no spool");
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();

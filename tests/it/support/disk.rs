@@ -2,10 +2,10 @@
 //! changes return errors.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 
-use eventweir::spool::Medium;
+use eventweir::spool::{Bytes, Medium};
 use parking_lot::{Condvar, Mutex};
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
@@ -20,6 +20,8 @@ struct State {
     /// Contents for readers now.
     seen: Vec<u8>,
     unsynced: Vec<Change>,
+    /// The file that was set aside, until it is left aside.
+    aside: Option<Vec<u8>>,
     /// Process that has the disk open; older ones are dead.
     life: u64,
     full: bool,
@@ -99,16 +101,26 @@ impl Medium for Disk {
         Builder::new().set_cache_size(1 << 20).create_with_backend(Handle { disk: self.clone(), life })
     }
 
-    fn read(&self) -> io::Result<Box<dyn Read + '_>> {
+    fn read(&self) -> io::Result<Box<dyn Bytes + '_>> {
         Ok(Box::new(io::Cursor::new(self.0.lock().seen.clone())))
     }
 
     fn set_aside(&self) -> io::Result<String> {
         let mut state = self.0.lock();
-        state.seen.clear();
+        let file = std::mem::take(&mut state.seen);
+        state.aside.get_or_insert(file);
         state.durable.clear();
         state.unsynced.clear();
         Ok("aside".to_owned())
+    }
+
+    fn read_aside(&self) -> io::Result<Option<Box<dyn Bytes + '_>>> {
+        let aside = self.0.lock().aside.clone();
+        Ok(aside.map(|file| Box::new(io::Cursor::new(file)) as Box<dyn Bytes>))
+    }
+
+    fn leave_aside(&self) {
+        self.0.lock().aside = None;
     }
 
     fn identity(&self) -> io::Result<(u64, u64)> {

@@ -107,36 +107,3 @@ pub(super) fn refused(group: &str, resource: &str, name: &str, why: &str) -> Sta
         format!("{object} is forbidden: {why}")
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_equal_the_apiservers() {
-        let resource = |verb: &'static str, group, namespace: &str, name: &str| Attributes {
-            verb: verb.into(),
-            target: Target::Resource { group, resource: "events", namespace: namespace.into(), name: name.into() },
-        };
-        let path = Attributes { verb: "get".into(), target: Target::Path("/metrics".into()) };
-        for (attributes, message) in [
-            (
-                resource("create", "", "shop", ""),
-                r#"events is forbidden: User "x" cannot create resource "events" in API group "" in the namespace "shop""#,
-            ),
-            (
-                resource("get", "events.k8s.io", "shop", "p"),
-                r#"events.events.k8s.io "p" is forbidden: User "x" cannot get resource "events" in API group "events.k8s.io" in the namespace "shop""#,
-            ),
-            (
-                resource("list", "", "", ""),
-                r#"events is forbidden: User "x" cannot list resource "events" in API group "" at the cluster scope"#,
-            ),
-            (path, r#"forbidden: User "x" cannot get path "/metrics""#),
-        ] {
-            let status = attributes.forbidden("x", "");
-            assert_eq!((status.code, status.message.as_str()), (403, message));
-            assert_eq!(attributes.forbidden("x", "no").message, format!("{message}: no"));
-        }
-    }
-}

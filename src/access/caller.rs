@@ -119,17 +119,10 @@ mod tests {
     use crate::correlator::KeySecret;
 
     #[test]
-    fn certificates_name_users_and_groups() {
-        let certificate = |common_name: &str| PeerCertificate {
-            common_name: common_name.to_owned(),
-            organizations: vec!["system:nodes".to_owned()],
-            expires: i64::MAX,
-        };
-        let caller = Caller::of_certificate(&certificate("system:node:a")).unwrap();
-        assert_eq!((caller.name.as_str(), caller.groups.len()), ("system:node:a", 2));
-        assert_eq!(caller.groups, ["system:nodes", "system:authenticated"]);
+    fn the_group_of_authenticated_callers_is_added_once() {
+        let caller = Caller { name: "a".into(), ..Caller::default() }.authenticated();
+        assert_eq!(caller.groups, [AUTHENTICATED]);
         assert_eq!(caller.clone().authenticated(), caller);
-        assert_eq!(Caller::of_certificate(&certificate("")), None);
         assert_eq!(Caller::anonymous().authenticated(), Caller::anonymous());
     }
 

@@ -220,7 +220,7 @@ fn ask(reviewer: &Arc<Mutex<Reviewer>>, answers: &Arc<Semaphore>) -> Ask {
                     let any =
                         (asked.0.clone(), asked.1.clone(), asked.2.split('/').next().unwrap_or_default().to_owned());
                     let is_allowed = reviewer.allowed.contains(&asked) || reviewer.allowed.contains(&any);
-                    json!({ "status": { "allowed": is_allowed } })
+                    json!({ "status": { "allowed": is_allowed, "reason": "no" } })
                 }
             })
         })
@@ -514,8 +514,7 @@ async fn the_apiserver_decides_and_its_answers_are_cached() {
     assert_eq!(guarded.post("alice", &one()).await.code(), 201);
     assert_eq!(guarded.asked(Review::Access).len(), 1);
     let denied = guarded.get("alice", EVENTS).await;
-    let message =
-        r#"events is forbidden: User "alice" cannot list resource "events" in API group "" in the namespace "shop""#;
+    let message = r#"events is forbidden: User "alice" cannot list resource "events" in API group "" in the namespace "shop": no"#;
     assert_eq!((denied.code(), denied.message().as_str()), (403, message));
     assert_eq!(denied.json()["details"], json!({ "kind": "events" }));
     // Denied for 30 s, allowed for 5 min.
@@ -555,6 +554,8 @@ async fn a_permission_to_write_does_not_allow_reads() {
     ] {
         assert_eq!(guarded.send(request(method, path, "alice", "")).await.code(), 403, "{method} {path}");
     }
+    let message = r#"forbidden: User "alice" cannot get path "/metrics": no"#;
+    assert_eq!(guarded.get("alice", "/metrics").await.message(), message);
     // Every authenticated caller may use discovery.
     for path in ["/api", "/api/v1", "/apis", "/apis/events.k8s.io/v1", "/version", "/openapi/v3"] {
         assert_eq!(guarded.get("alice", path).await.code(), 200, "{path}");
@@ -789,8 +790,7 @@ async fn each_event_of_a_batch_is_authorised_in_its_own_namespace() {
     let lines: Vec<Value> = answer.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let codes: Vec<&Value> = lines.iter().map(|line| &line["status"]["code"]).collect();
     assert_eq!(codes, [&Value::Null, &json!(403), &Value::Null, &json!(403)], "{lines:?}");
-    let message =
-        r#"events is forbidden: User "alice" cannot create resource "events" in API group "" in the namespace "bank""#;
+    let message = r#"events is forbidden: User "alice" cannot create resource "events" in API group "" in the namespace "bank": no"#;
     assert_eq!(lines[1]["status"]["message"], message);
     assert_eq!(guarded.asked(Review::Access).len(), 2);
     assert_eq!(guarded.send(request("POST", "/eventweir/v1/events", "", &events.join("\n"))).await.code(), 401);

@@ -100,26 +100,14 @@ mod tests {
             assert!(is_refused(&origins, &format!("http://{host}/"), &[("host", "evil.example")]), "{host}");
             assert!(is_refused(&origins, "/", &[("host", host), ("host", "evil.example")]), "{host}");
         }
-        for host in [
-            "",
-            "evil.example",
-            "localhost.evil.example",
-            "127.0.0.1.evil.example",
-            "127.0.0.2",
-            "a b",
-            "::1",
-            "a@localhost",
-            "[::1].evil",
-        ] {
+        let foreign =
+            "|evil.example|localhost.evil.example|127.0.0.1.evil.example|127.0.0.2|a b|::1|a@localhost|[::1].evil";
+        for host in foreign.split('|') {
             assert!(is_refused(&origins, "/", &[("host", host)]), "{host}");
             assert!(!is_refused(&Origins::any_host(), "/", &[("host", host)]), "{host}");
         }
         assert!(is_refused(&origins, "/", &[]));
         assert!(is_refused(&origins, "http://evil.example/", &[("host", "localhost")]));
-        let wider = Origins::hosts(&[r"\.test$"]).unwrap();
-        assert!(
-            !is_refused(&wider, "/", &[("host", "a.test:8080")]) && is_refused(&wider, "/", &[("host", "localhost")])
-        );
     }
 
     #[test]
@@ -134,11 +122,9 @@ mod tests {
             }
             // A proxy in front may have taken the port away.
             assert!(!is_refused(&origins, "/", &[("host", "localhost"), ("origin", "https://localhost:8443")]));
-            for site in ["cross-site", "same-site"] {
-                assert!(is_refused(&origins, "/", &[host, ("sec-fetch-site", site)]), "{site}");
-            }
-            for site in ["same-origin", "none"] {
-                assert!(!is_refused(&origins, "/", &[host, ("sec-fetch-site", site)]), "{site}");
+            let sites = [("cross-site", true), ("same-site", true), ("same-origin", false), ("none", false)];
+            for (site, refused) in sites {
+                assert_eq!(is_refused(&origins, "/", &[host, ("sec-fetch-site", site)]), refused, "{site}");
             }
         }
     }

@@ -87,50 +87,6 @@ async fn ends(client: &mut TcpStream, passed: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_sends_no_request_is_closed() {
-    // Nothing, the start of a preface, all of it, and the settings after it.
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    for sent in [0, 10, 24, preface.len()] {
-        let mut client = connected(|_| slow(Duration::ZERO)).await;
-        client.write_all(&preface[..sent]).await.unwrap();
-        ends(&mut client, Duration::ZERO).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_client_that_never_finishes_its_header_is_closed() {
-    let mut client = connected(|_| slow(Duration::ZERO)).await;
-    for answered in [false, true] {
-        if answered {
-            client = connected(|_| slow(Duration::ZERO)).await;
-            is_answered(&mut client).await;
-        }
-        client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
-        for _ in 0..11 {
-            sleep(LIMIT / 12).await;
-            client.write_all(b"A: b\r\n").await.unwrap();
-        }
-        ends(&mut client, LIMIT * 11 / 12).await;
-    }
-}
-
-/// Fault: a client could keep 400 KiB of a header in memory, before anything was known of it.
-#[tokio::test(start_paused = true)]
-async fn a_header_that_is_too_long_is_refused() {
-    for (bytes, code) in [(70 << 10, "200"), (200 << 10, "431")] {
-        let mut client = connected(|_| async { Response::new(Body::empty()) }).await;
-        let header = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}", "x".repeat(bytes));
-        client.write_all(header.as_bytes()).await.unwrap();
-        let mut answer = [0; 12];
-        if code == "200" {
-            client.write_all(b"\r\n\r\n").await.unwrap();
-        }
-        client.read_exact(&mut answer).await.unwrap();
-        assert_eq!(std::str::from_utf8(&answer).unwrap(), format!("HTTP/1.1 {code}"));
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_client_that_is_being_answered_is_not_closed() {
     let mut client = connected(|_| slow(LIMIT * 3)).await;
     for _ in 0..2 {

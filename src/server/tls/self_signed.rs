@@ -7,8 +7,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     date_time_ymd,
@@ -92,8 +90,8 @@ fn new_authority(dir: &Path, seconds: i64) -> Result<(CertificateDer<'static>, K
     let key = KeyPair::generate().map_err(|error| Part::Dir.fault(dir, error))?;
     let authority = authority_params(seconds).self_signed(&key).map_err(|error| Part::Dir.fault(dir, error))?;
     // The certificate is written last, so that its key always exists.
-    write(&dir.join(CA_KEY), "PRIVATE KEY", &key.serialize_der(), 0o600)?;
-    write(&dir.join(CA), "CERTIFICATE", authority.der(), 0o644)?;
+    write(&dir.join(CA_KEY), &key.serialize_pem(), 0o600)?;
+    write(&dir.join(CA), &authority.pem(), 0o644)?;
     Ok((authority.der().clone(), key))
 }
 
@@ -122,11 +120,8 @@ fn named(name: &str) -> rcgen::DistinguishedName {
     named
 }
 
-/// Writes a PEM file atomically.
-fn write(path: &Path, label: &str, der: &[u8], mode: u32) -> Result<(), Fault> {
-    let encoded = STANDARD.encode(der);
-    let lines: Vec<&str> = encoded.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
-    let pem = format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"));
+/// Writes a file atomically.
+fn write(path: &Path, pem: &str, mode: u32) -> Result<(), Fault> {
     let new = path.with_extension("new");
     let written = (|| {
         // A file left by an earlier attempt may have another mode.

@@ -44,10 +44,11 @@ type Slow = (&'static str, String, &'static str, Option<u16>);
 #[tokio::test(start_paused = true)]
 async fn slow_and_silent_clients_are_closed_at_the_limit() {
     let get = format!("GET {EVENTS} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    let rows: [Slow; 7] = [
+    let rows: [Slow; 8] = [
         ("silent", String::new(), "", None),
         ("half of a preface of HTTP/2", "PRI * HTTP/2.0\r\n".to_owned(), "", None),
         ("a preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "", None),
+        ("settings of HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_owned(), "", None),
         ("a slow line", "GET /".to_owned(), "a", None),
         ("a slow header", "GET / HTTP/1.1\r\n".to_owned(), "A: b\r\n", None),
         ("idle", get.clone(), "", Some(200)),

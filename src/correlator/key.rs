@@ -5,7 +5,7 @@
 //! `EventAggregatorByReasonFunc` in `tools/record/events_cache.go`.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::Hasher as _;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
@@ -78,30 +78,8 @@ impl std::fmt::Debug for KeySecret {
     }
 }
 
-/// Passes the bits of a [`Key`] through: they are already uniformly distributed and secret.
-#[derive(Debug, Default)]
-pub struct KeyHasher(u64);
-
-/// Builds the hasher of maps whose keys are [`Key`]s.
-pub type BuildKeyHasher = BuildHasherDefault<KeyHasher>;
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // Only the enum tags that derive(Hash) puts around a `Key` arrive here.
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "the low half of a uniform hash is a uniform hash")]
-    fn write_u128(&mut self, bits: u128) {
-        self.0 = self.0.rotate_left(32) ^ (bits as u64);
-    }
-}
+/// Builds the hasher of maps whose keys are [`Key`]s. It needs no seed: keys are secret.
+pub type BuildKeyHasher = foldhash::fast::FixedState;
 
 /// Joins fields into one keyed hash.
 struct Joiner {

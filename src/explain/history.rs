@@ -19,8 +19,8 @@ const FACTS: usize = 32;
 pub(super) const OTHERS: &str = "(others)";
 /// LIMIT: records kept per object; the oldest is forgotten.
 const RECORDS: usize = 32;
-/// LIMIT: bytes kept of a message.
-const MESSAGE_BYTES: usize = 1024;
+/// LIMIT: bytes kept of a text; the rest is cut.
+pub(super) const TEXT_BYTES: usize = 1024;
 
 labelled! {
     /// A decision about occurrences, or what happened to them later.
@@ -109,7 +109,7 @@ impl Messages {
     /// Returns the most by which another message can let the bytes grow.
     pub(super) fn growth(&self) -> usize {
         let grows = self.0.len() == self.0.capacity();
-        MESSAGE_BYTES + 16 + if grows { self.0.capacity().max(4) * size_of::<(u64, SmolStr)>() } else { 0 }
+        TEXT_BYTES + 16 + if grows { self.0.capacity().max(4) * size_of::<(u64, SmolStr)>() } else { 0 }
     }
 }
 
@@ -184,9 +184,9 @@ fn room(length: usize, capacity: usize, most: usize) -> usize {
     if length == capacity { length.clamp(1, most - length) } else { 0 }
 }
 
-/// Cuts a message to `MESSAGE_BYTES`.
-fn short(message: &SmolStr) -> SmolStr {
-    if message.len() <= MESSAGE_BYTES { message.clone() } else { cut(message, MESSAGE_BYTES) }
+/// Cuts a text to `TEXT_BYTES`. An uncut one is shared, not copied.
+pub(super) fn short(text: &SmolStr) -> SmolStr {
+    if text.len() <= TEXT_BYTES { text.clone() } else { cut(text, TEXT_BYTES) }
 }
 
 /// Returns the newest decisions, the newest first. Decisions of one budget alternate, so a run may have a few other
@@ -264,7 +264,7 @@ impl History {
         }
         let (reason, component, host) = match self.facts.len() + 1 {
             FACTS => (SmolStr::new_static(OTHERS), SmolStr::default(), SmolStr::default()),
-            _ => (short(&event.reason), cut(event.component(), MESSAGE_BYTES), cut(event.host(), MESSAGE_BYTES)),
+            _ => (short(&event.reason), cut(event.component(), TEXT_BYTES), cut(event.host(), TEXT_BYTES)),
         };
         let event_type = short(&event.event_type);
         let last_received = now.wall;

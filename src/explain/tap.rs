@@ -8,13 +8,11 @@ use smol_str::SmolStr;
 use tokio::sync::broadcast;
 
 use super::answer::{is_kind, stamp};
-use super::history::Verdict;
+use super::history::{TEXT_BYTES, Verdict, short};
 use crate::event::{Event, cut};
 
 /// LIMIT: lines that are buffered for a slow reader; beyond it the oldest are left out.
 const LINES: usize = 1000;
-/// LIMIT: bytes of each text of a line; the rest is cut.
-const TEXT_BYTES: usize = 1024;
 
 /// LIMIT: alternatives of a selector, because each line is compared with all of them; more are refused.
 const ALTERNATIVES: usize = 100;
@@ -100,11 +98,6 @@ impl Tap {
     pub fn read(&self) -> broadcast::Receiver<Arc<Line>> {
         self.0.subscribe()
     }
-}
-
-/// Returns a text of a line. An uncut one is shared, not copied.
-fn short(text: &SmolStr) -> SmolStr {
-    if text.len() <= TEXT_BYTES { text.clone() } else { cut(text, TEXT_BYTES) }
 }
 
 /// Formats a source.

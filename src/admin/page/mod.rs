@@ -58,17 +58,8 @@ impl Html {
     }
 
     fn escaped(&mut self, text: &str) -> &mut Self {
-        for c in text.chars() {
-            match c {
-                '&' => self.0.push_str("&amp;"),
-                '<' => self.0.push_str("&lt;"),
-                '>' => self.0.push_str("&gt;"),
-                '"' => self.0.push_str("&quot;"),
-                '\'' => self.0.push_str("&#39;"),
-                c => self.0.push(c),
-            }
-        }
-        self
+        let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        self.tag(&text.replace('"', "&quot;").replace('\'', "&#39;"))
     }
 
     /// Adds a table, whose first column names its rows.

@@ -78,10 +78,7 @@ impl Order {
 }
 
 /// A budget and its queue.
-///
-/// `repr(C)` keeps this order in memory: the members that each repeat reads come first.
 #[derive(Debug)]
-#[repr(C)]
 pub(super) struct Budget {
     /// The ready queue that has the budget.
     pub(super) filed: Option<Class>,

@@ -89,11 +89,6 @@ impl Shard {
         routed.filter(|_| lead == Lead::Alias)
     }
 
-    /// Whether a request of the record is in flight.
-    pub fn is_in_flight(&self, handle: &Handle) -> bool {
-        self.outbox.is_in_flight(handle.record)
-    }
-
     /// Resumes the record unchanged.
     pub fn release(&mut self, handle: &Handle, now: Now) {
         self.outbox.resume(handle.record, now);
@@ -219,7 +214,7 @@ impl Held {
     /// LIMIT: waits for at most `limit`; a create that hangs for longer may still be executed after a delete.
     pub async fn quiet(&self, limit: Duration) {
         let quiet = async {
-            while self.shards.look(self.shard, |shard| shard.is_in_flight(&self.handle)) {
+            while self.shards.look(self.shard, |shard| shard.outbox.is_in_flight(self.handle.record)) {
                 tokio::time::sleep(LOOK).await;
             }
         };
@@ -309,9 +304,9 @@ mod tests {
     fn a_held_record_sends_nothing_and_goes_on_when_released() {
         let (mut shard, policy, now, write) = in_flight();
         let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
-        assert!(shard.is_in_flight(&handle));
+        assert!(shard.outbox.is_in_flight(handle.record));
         shard.settle(write.record, stored(write.request), now);
-        assert!(!shard.is_in_flight(&handle));
+        assert!(!shard.outbox.is_in_flight(handle.record));
         shard.accept(event("b"), 1, now, &policy).unwrap();
         let later = Now::at(3_600_000_000_000);
         assert_eq!(shard.next_write(later), None);

@@ -52,7 +52,7 @@ const MODULES: &[Row] = &[
         &["correlator", "event", "outbox", "shard", "metrics"],
         &["prometheus", "tokio", "tokio_util", "tracing"],
     ),
-    ("event_log", &["clock", "event", "shard", "metrics"], &["prometheus", "tokio", "tracing"]),
+    ("event_log", &["clock", "event", "shard", "metrics"], &["prometheus", "tokio", "tokio_util", "tracing"]),
     (
         "server",
         &["clock", "metrics"],

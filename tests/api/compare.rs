@@ -148,7 +148,7 @@ fn shown(group: ApiGroup, version: &str, kind: &str, raw: &[u8]) -> Result<Value
     let inner = in_envelope(group, if is_list { "EventList" } else { "Event" }, raw);
     let mut out = Vec::new();
     if is_list {
-        let list = protobuf::decode_list(group, &inner).map_err(|error| format!("{error:?}"))?;
+        let list = event_list(group, &inner).ok_or("no list")?;
         json::write_list(group, &list, &mut out);
     } else {
         let decoded = protobuf::decode(group, &inner).map_err(|error| format!("{error:?}"))?;
@@ -178,6 +178,27 @@ fn envelope(bytes: &[u8]) -> Option<(String, String, Vec<u8>)> {
     Some((text(1)?, text(2)?, unknown.get(&2).cloned().unwrap_or_default()))
 }
 
+/// Decodes a list of events.
+pub(crate) fn event_list(group: ApiGroup, bytes: &[u8]) -> Option<json::EventList> {
+    let mut list = json::EventList::default();
+    for (number, field) in every_field(&envelope(bytes)?.2)? {
+        if number == 2 {
+            let decoded = protobuf::decode(group, &in_envelope(group, "Event", &field)).ok()?;
+            list.items.push(decoded.event);
+            continue;
+        }
+        for (number, value) in every_field(&field)? {
+            match number {
+                2 => list.resource_version = std::str::from_utf8(&value).ok()?.into(),
+                3 => list.continue_token = std::str::from_utf8(&value).ok()?.into(),
+                4 => list.remaining_item_count = Some(i64::from_be_bytes(value.try_into().ok()?)),
+                _ => {}
+            }
+        }
+    }
+    Some(list)
+}
+
 /// Returns type and object of a `WatchEvent`.
 pub(crate) fn watch_event(frame: &[u8]) -> Option<(String, Vec<u8>)> {
     let event = fields(frame)?;
@@ -200,19 +221,19 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&field, bytes].concat()
 }
 
-/// Returns the length-delimited fields of a message by number; of several, the last.
+/// Returns the fields of a message by number; of several, the last.
 fn fields(message: &[u8]) -> Option<BTreeMap<u64, Vec<u8>>> {
     Some(every_field(message)?.into_iter().collect())
 }
 
-/// Returns the length-delimited fields of a message with their numbers; skips other fields.
+/// Returns the fields of a message with their numbers: bytes, and numbers as 8 bytes.
 fn every_field(mut message: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut fields = Vec::new();
     while !message.is_empty() {
         let tag = varint(&mut message)?;
         let number = varint(&mut message)?;
         match tag & 7 {
-            0 => {}
+            0 => fields.push((tag >> 3, number.to_be_bytes().to_vec())),
             2 => {
                 let (value, rest) = message.split_at_checked(usize::try_from(number).ok()?)?;
                 fields.push((tag >> 3, value.to_vec()));

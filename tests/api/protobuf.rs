@@ -10,7 +10,7 @@ use eventweir::upstream::WatchEvent;
 use serde_json::Value;
 
 use super::case;
-use super::compare::{Known, Order, watch_event};
+use super::compare::{Known, Order, event_list, watch_event};
 
 /// Bodies that are accepted although no writer in Go sends them: they are not written as they came.
 const UNUSUAL: [&str; 3] = ["protobuf-nanos", "protobuf-no-type", "protobuf-bad-utf8"];
@@ -94,7 +94,7 @@ fn written_again(id: &str, recorded: &[u8], decoded: &Value) -> bool {
             }
         }
         "EventList" => {
-            let list = protobuf::decode_list(group, recorded).unwrap();
+            let list = event_list(group, recorded).unwrap();
             json::write_list(group, &list, &mut shown);
             protobuf::write_list(group, &list, &mut written);
         }

@@ -10,9 +10,8 @@ use smol_str::SmolStr;
 
 use super::managed_fields;
 use super::reader::{Fault, Field, fields};
-use crate::event::json::EventList;
 use crate::event::schema::{Object, with_access};
-use crate::event::{ApiGroup, ELEMENTS_MAX, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
+use crate::event::{ApiGroup, ELEMENTS_MAX, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
 
 /// Decodes a message into an object.
 pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) -> Result<(), Fault> {
@@ -87,25 +86,6 @@ impl<T: Read + Default> Read for Vec<T> {
         self.push(item);
         Ok(())
     }
-}
-
-/// Decodes an `EventList`.
-pub(super) fn list(group: ApiGroup, data: &[u8], list: &mut EventList) -> Result<(), Fault> {
-    fields(data, |field| match field.number {
-        1 => fields(field.bytes()?, |field| match field.number {
-            2 => field.string(&mut list.resource_version),
-            3 => field.string(&mut list.continue_token),
-            4 => field.long().map(|count| list.remaining_item_count = Some(count)),
-            _ => field.skip(),
-        }),
-        2 => {
-            let mut item = Event::default();
-            object(group, field.bytes()?, &mut item)?;
-            list.items.push(item);
-            Ok(())
-        }
-        _ => field.skip(),
-    })
 }
 
 /// Decodes a `metav1.Time`. Ignores the nanoseconds.

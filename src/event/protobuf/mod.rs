@@ -19,7 +19,7 @@ mod writer;
 pub use delete_options::{DeleteOptions, decode_delete_options};
 pub use write::{write, write_list, write_partial, write_partial_list, write_status, write_success, write_watch_frame};
 
-use super::json::{Decoded, EventList, unhandled};
+use super::json::{Decoded, unhandled};
 use super::{ApiGroup, Event};
 use crate::status::Status;
 use envelope::Envelope;
@@ -37,17 +37,6 @@ pub fn decode(group: ApiGroup, body: &[u8]) -> Result<Decoded, Box<Status>> {
         event.type_meta = Some(group);
     }
     Ok(Decoded { event, warnings: Vec::new() })
-}
-
-/// Decodes an `EventList`. Ignores its kind and apiVersion.
-///
-/// # Errors
-/// 400 when the body is not protobuf of Kubernetes, or is truncated.
-pub fn decode_list(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<Status>> {
-    let envelope = read(body)?;
-    let mut list = EventList::default();
-    fields::list(group, envelope.raw, &mut list).map_err(|fault| Status::bad_request(fault.to_string()))?;
-    Ok(list)
 }
 
 fn read(body: &[u8]) -> Result<Envelope<'_>, Box<Status>> {

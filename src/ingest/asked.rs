@@ -38,9 +38,8 @@ pub(super) struct Asked {
     uri: Uri,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
-#[derive(Default)]
 struct Names {
     namespace: String,
     name: String,

@@ -3,49 +3,27 @@
 /// Indents a document. It must be JSON without white space.
 pub(super) fn indented(json: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(json.len().saturating_mul(2));
-    let mut depth = 0_usize;
-    let mut in_text = false;
-    let mut escaped = false;
-    let mut rest = json.iter().copied().peekable();
-    while let Some(byte) = rest.next() {
+    let (mut depth, mut in_text, mut escaped, mut previous) = (0_usize, false, false, b' ');
+    for &byte in json {
         if in_text {
             in_text = escaped || byte != b'"';
             escaped = !escaped && byte == b'\\';
-            out.push(byte);
-            continue;
+        } else {
+            let (opened, closes) = (matches!(previous, b'{' | b'['), matches!(byte, b'}' | b']'));
+            depth = depth.saturating_add(opened.into()).saturating_sub(closes.into());
+            if opened != closes || previous == b',' {
+                out.push(b'\n');
+                out.resize(out.len().saturating_add(depth.saturating_mul(2)), b' ');
+            }
+            in_text = byte == b'"';
         }
-        match byte {
-            b'{' | b'[' if matches!(rest.peek(), Some(b'}' | b']')) => {
-                out.push(byte);
-                out.extend(rest.next());
-            }
-            b'{' | b'[' => {
-                depth = depth.saturating_add(1);
-                out.push(byte);
-                line(depth, &mut out);
-            }
-            b'}' | b']' => {
-                depth = depth.saturating_sub(1);
-                line(depth, &mut out);
-                out.push(byte);
-            }
-            b',' => {
-                out.push(byte);
-                line(depth, &mut out);
-            }
-            b':' => out.extend_from_slice(b": "),
-            other => {
-                in_text = other == b'"';
-                out.push(other);
-            }
+        out.push(byte);
+        if byte == b':' && !in_text {
+            out.push(b' ');
         }
+        previous = byte;
     }
     out
-}
-
-fn line(depth: usize, out: &mut Vec<u8>) {
-    out.push(b'\n');
-    out.resize(out.len().saturating_add(depth.saturating_mul(2)), b' ');
 }
 
 #[cfg(test)]

@@ -21,19 +21,12 @@ pub struct Metrics {
     outcomes: [IntCounter; Outcome::ALL.len()],
     /// Open connections.
     pub connections: IntGauge,
-    /// Open watches.
     pub(super) watches: IntGauge,
-    /// Open taps.
     pub(super) taps: IntGauge,
-    /// Bytes of long answers to a GET that wait for their clients.
     pub(super) list_bytes: IntGauge,
-    /// Bytes of other answers that wait for their clients.
     pub(super) answer_bytes: IntGauge,
-    /// Open batches.
     pub(super) batches: IntGauge,
-    /// Changes of callers that are not known.
     pub(super) changes: IntGauge,
-    /// Bytes of bodies in memory.
     pub(super) read_bytes: IntGauge,
     repairs: [IntCounter; Repair::ALL.len()],
     admissions: [IntCounter; Answer::ALL.len()],

@@ -47,10 +47,6 @@ fn a_member_of_a_wrong_type_is_reported_with_its_path() {
         refused(body, &format!("Event in version \"v1\" cannot be handled as a Event: {fault}"));
     };
     check(r#"{"count":"3"}"#, r#"count: expected a whole number of 32 bits, found "3""#);
-    check(r#"{"count":2.0}"#, "count: expected a whole number of 32 bits, found 2.0");
-    check(r#"{"series":{"count":3000000000}}"#, "series.count: expected a whole number of 32 bits, found 3000000000");
-    check(r#"{"series":3}"#, "series: invalid type: integer `3`, expected an object");
-    check(r#"{"metadata":[]}"#, "metadata: invalid type: sequence, expected an object");
     check(r#"{"metadata":{"labels":{"a":1}}}"#, "metadata.labels.a: invalid type: integer `1`, expected a string");
     check(
         r#"{"metadata":{"ownerReferences":[{},{"name":{}}]}}"#,
@@ -60,7 +56,6 @@ fn a_member_of_a_wrong_type_is_reported_with_its_path() {
         r#"{"firstTimestamp":"yesterday"}"#,
         r#"firstTimestamp: "yesterday" is not a time such as 2026-01-02T15:04:05Z"#,
     );
-    check("[]", "invalid type: sequence, expected an object");
 }
 
 #[test]
@@ -94,37 +89,25 @@ fn strict_faults_have_full_paths_and_are_reported_once() {
     );
 }
 
+/// `tests/api` replays other kinds and versions.
 #[test]
 fn only_events_of_the_api_group_are_accepted() {
     let expected = "expected an object of kind Event and apiVersion v1, found";
-    for (kind, api_version) in [
-        ("", "events.k8s.io/v1"),
-        ("", "events.k8s.io/v1beta1"),
-        ("", "events.k8s.io/"),
-        ("", "v2"),
-        ("", "a/b/c"),
-        ("Pod", ""),
-        ("event", "v1"),
-        ("EventList", "v1"),
-    ] {
+    for (kind, api_version) in [("", "events.k8s.io/"), ("", "a/b/c"), ("event", "v1"), ("EventList", "v1")] {
         let found = format!("{expected} kind {kind:?} and apiVersion {api_version:?}");
         refused(&format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","count":"x"}}"#), &found);
         // The API server ignores case here.
         refused(&format!(r#"{{"Kind":"{kind}","APIVERSION":"{api_version}"}}"#), &found);
     }
-    for (kind, api_version) in [("Event", ""), ("", "v1"), ("Event", "/v1"), ("Event", "/")] {
-        let body = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}"}}"#);
-        assert_eq!(
-            decode(ApiGroup::Core, body.as_bytes(), FieldValidation::Warn).unwrap().event.type_meta,
-            Some(ApiGroup::Core)
-        );
+    for (group, stated, type_meta) in [
+        (ApiGroup::Core, r#"{"kind":"Event","apiVersion":"/v1"}"#, Some(ApiGroup::Core)),
+        (ApiGroup::Core, r#"{"apiVersion":"/"}"#, Some(ApiGroup::Core)),
+        (ApiGroup::Core, r#"{"kind":null}"#, None),
+        (ApiGroup::Events, r#"{"apiVersion":"events.k8s.io/"}"#, Some(ApiGroup::Events)),
+    ] {
+        let decoded = decode(group, stated.as_bytes(), FieldValidation::Warn).unwrap();
+        assert_eq!(decoded.event.type_meta, type_meta, "{stated}");
     }
-    assert_eq!(
-        decode(ApiGroup::Events, br#"{"apiVersion":"events.k8s.io/"}"#, FieldValidation::Warn).unwrap().event.type_meta,
-        Some(ApiGroup::Events)
-    );
-    assert_eq!(decode(ApiGroup::Core, br#"{"kind":null}"#, FieldValidation::Warn).unwrap().event.type_meta, None);
-    assert_eq!(decode(ApiGroup::Core, b"null", FieldValidation::Warn).unwrap().event, Event::default());
 }
 
 /// Fault: lists of empty elements took up to sixty times the memory of their body.

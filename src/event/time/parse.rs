@@ -143,17 +143,14 @@ mod tests {
         }
     }
 
+    /// `tests/api` replays other times.
     #[test]
-    fn seconds_are_read_with_any_fraction_and_offset() {
+    fn oddities_of_go_are_read() {
         let check = |text: &str, shown: &str| assert_eq!(Time::parse(text).unwrap().to_string(), shown, "{text}");
-        check("2024-05-01T10:00:00Z", "2024-05-01T10:00:00Z");
-        check("2024-05-01T10:00:00.999999999Z", "2024-05-01T10:00:00Z");
-        check("2024-05-01T10:00:00,5Z", "2024-05-01T10:00:00Z");
         check("2024-05-01T1:00:00Z", "2024-05-01T01:00:00Z");
-        check("2024-05-01T10:00:00+02:30", "2024-05-01T07:30:00Z");
         check("2024-02-29T23:00:00-24:60", "2024-03-02T00:00:00Z");
-        check("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z");
-        check("9999-12-31T23:59:59Z", "9999-12-31T23:59:59Z");
+        let micros = MicroTime::parse("2024-05-01T10:00:00,+00007Z").unwrap();
+        assert_eq!(micros.to_string(), "2024-05-01T10:00:00.000007Z");
     }
 
     /// Fault: such a time was written so that nothing could read it, not even the spool.
@@ -175,23 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn micros_need_six_digits() {
-        let check = |text: &str, shown: &str| assert_eq!(MicroTime::parse(text).unwrap().to_string(), shown, "{text}");
-        check("2024-05-01T10:00:00.123456Z", "2024-05-01T10:00:00.123456Z");
-        check("1969-12-31T23:59:59.999999Z", "1969-12-31T23:59:59.999999Z");
-        check("2024-05-01T10:00:00.000001-07:00", "2024-05-01T17:00:00.000001Z");
-        check("2024-05-01T10:00:00,+00007Z", "2024-05-01T10:00:00.000007Z");
-        check("0001-01-01T00:00:00.000000Z", "0001-01-01T00:00:00.000000Z");
-    }
-
-    #[test]
     fn what_go_does_not_take_is_no_time() {
         for text in [
-            "",
-            "2024-05-01",
-            "2024-05-01T10:00:00",
             "2024-05-01 10:00:00Z",
-            "2016-12-31T23:59:60Z",
             "2023-02-29T00:00:00Z",
             "2024-13-01T00:00:00Z",
             "2024-00-01T00:00:00Z",
@@ -213,14 +196,7 @@ mod tests {
                 format!("{text:?} is not a time such as 2026-01-02T15:04:05Z")
             );
         }
-        for text in [
-            "2024-05-01T10:00:00Z",
-            "2024-05-01T10:00:00.123Z",
-            "2024-05-01T10:00:00.123456789Z",
-            "2024-05-01T10:00:00.-00001Z",
-        ] {
-            let error = MicroTime::parse(text).unwrap_err().to_string();
-            assert_eq!(error, format!("{text:?} is not a time such as 2026-01-02T15:04:05.000000Z"));
-        }
+        let error = MicroTime::parse("2024-05-01T10:00:00.-00001Z").unwrap_err().to_string();
+        assert_eq!(error, "\"2024-05-01T10:00:00.-00001Z\" is not a time such as 2026-01-02T15:04:05.000000Z");
     }
 }

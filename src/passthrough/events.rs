@@ -194,13 +194,12 @@ fn is_forwarded(method: &Method, answer: &Response) -> bool {
     match answer.status() {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => method != Method::POST,
         StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::NOT_ACCEPTABLE => true,
-        // Its client repeats it, with the total of all occurrences. After a 404 of the apiserver, it would post the event
-        // again, which would count once more.
-        _ if answer.extensions().get::<Counted>().is_some() => false,
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
             method == Method::POST || answer.headers().contains_key(RETRY_AFTER)
         }
-        _ => answer.extensions().get::<Unable>().is_some(),
+        // The client of a counted event repeats the change, with the total of all occurrences. After a 404 of the
+        // apiserver it would post the event again, which would count once more.
+        _ => answer.extensions().get::<Unable>().is_some() && answer.extensions().get::<Counted>().is_none(),
     }
 }
 

@@ -114,6 +114,9 @@ impl Form {
         query: Option<&str>,
         headers: &HeaderMap,
     ) -> Result<Self, Rejection> {
+        if let Some((media, pretty)) = Self::usual(query, headers) {
+            return Ok(Self { group, media, view: View::Whole, pretty, now: 0 });
+        }
         let accept = accept(headers);
         is_served(accept)?;
         let chosen = choose(accept, Endpoint::Events);
@@ -125,12 +128,33 @@ impl Form {
         Ok(Self { group, media, view, pretty: pretty || wants_pretty(query, headers), now })
     }
 
+    /// Looks up a common Accept header without parsing it. The answer then has the whole view.
+    fn usual(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
+        let accept = headers.get(ACCEPT).map_or(&[][..], HeaderValue::as_bytes);
+        let (_, media) = USUAL.iter().find(|(usual, _)| usual.as_bytes() == accept)?;
+        Some((*media, wants_pretty(query, headers)))
+    }
+
     /// Chooses the media type of a document other than events, such as a refusal; `None` if none is acceptable.
     pub(super) fn plain(query: Option<&str>, headers: &HeaderMap) -> Option<(Media, bool)> {
+        if let Some(usual) = Self::usual(query, headers) {
+            return Some(usual);
+        }
         let (media, _, pretty) = choose(accept(headers), Endpoint::Other)?;
         Some((media, pretty || wants_pretty(query, headers)))
     }
 }
+
+/// Accept headers of common clients (client-go, client libraries, curl), and the media type of the answer.
+const USUAL: [(&str, Media); 7] = [
+    ("application/json, */*", Media::Json),
+    ("application/vnd.kubernetes.protobuf,application/json", Media::Protobuf),
+    ("application/vnd.kubernetes.protobuf, */*", Media::Protobuf),
+    ("application/json", Media::Json),
+    ("*/*", Media::Json),
+    ("", Media::Json),
+    ("application/vnd.kubernetes.protobuf", Media::Protobuf),
+];
 
 /// Returns a 406: no accepted media type is served.
 pub(super) fn not_acceptable() -> Status {
@@ -282,32 +306,59 @@ fn goes_first(left: &Clause<'_>, right: &Clause<'_>) -> bool {
 mod tests {
     use super::*;
 
-    fn form(accept: &str, query: &str) -> Result<Form, Rejection> {
-        let headers = HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
+    fn form(accept: Option<&str>, query: &str) -> Result<Form, Rejection> {
+        let mut headers = HeaderMap::new();
+        if let Some(accept) = accept {
+            headers.insert(ACCEPT, accept.parse().unwrap());
+        }
         Form::negotiate(ApiGroup::Core, || 0, Some(query), &headers)
     }
 
-    /// `tests/api` replays other headers.
     #[test]
     fn accept_is_negotiated_as_by_the_apiserver() {
+        const TABLE: View = View::Table(MetaVersion::V1, Include::Metadata);
         let check = |accept, expected| {
             let read = form(accept, "").ok().map(|form| (form.media, form.view));
             assert_eq!(read, expected, "{accept:?}");
         };
         let whole = |media| Some((media, View::Whole));
-        check("application/vnd.kubernetes.protobuf, */*", whole(Media::Protobuf));
-        check("application/json;q=0", whole(Media::Json)); // not an exclusion
-        check("application/*", None);
-        check("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", None);
-        check("application/json;as=Chart;v=v1;g=meta.k8s.io,application/json", whole(Media::Json));
-        check("application/yaml;stream=watch", None);
+        check(None, whole(Media::Json));
+        check(Some("*/*"), whole(Media::Json));
+        check(Some("application/json, */*"), whole(Media::Json));
+        check(Some("application/yaml"), whole(Media::Yaml));
+        check(Some("application/vnd.kubernetes.protobuf,application/json"), whole(Media::Protobuf));
+        check(Some("application/vnd.kubernetes.protobuf;q=0.5,application/json"), whole(Media::Json));
+        check(Some("application/json;q=0"), whole(Media::Json)); // not an exclusion
+        check(Some("application/*"), None);
+        check(Some("text/html"), None);
+        check(Some("application/json;as=Table;v=v1;g=meta.k8s.io"), Some((Media::Json, TABLE)));
+        check(Some("application/yaml;as=Table;v=v1;g=meta.k8s.io"), Some((Media::Yaml, TABLE)));
+        check(Some("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io"), None);
+        check(Some("application/json;as=Table;v=v2;g=meta.k8s.io"), None);
+        check(Some("application/json;as=Chart;v=v1;g=meta.k8s.io,application/json"), whole(Media::Json));
+        check(Some("application/yaml;stream=watch"), None);
         let partial = View::Partial(MetaVersion::V1Beta1);
         let accept = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io";
-        check(accept, Some((Media::Protobuf, partial)));
+        check(Some(accept), Some((Media::Protobuf, partial)));
     }
 
     #[test]
-    fn indentation_can_be_a_parameter_of_the_media_type() {
-        assert!(form("application/json;pretty=1", "").unwrap().pretty);
+    fn common_accept_headers_are_answered_as_if_they_were_parsed() {
+        for (accept, media) in USUAL {
+            assert!(is_served(accept).is_ok(), "{accept}");
+            for endpoint in [Endpoint::Events, Endpoint::Other] {
+                assert_eq!(choose(accept, endpoint), Some((media, View::Whole, false)), "{accept}");
+            }
+        }
+    }
+
+    #[test]
+    fn pretty_and_include_come_from_the_query() {
+        assert!(form(None, "pretty=true").unwrap().pretty);
+        assert!(!form(None, "pretty=0").unwrap().pretty);
+        assert!(form(Some("application/json;pretty=1"), "").unwrap().pretty);
+        let table = Some("application/json;as=Table;v=v1;g=meta.k8s.io");
+        assert_eq!(form(table, "includeObject=None").unwrap().view, View::Table(MetaVersion::V1, Include::None));
+        assert_eq!(form(table, "includeObject=All").unwrap_err().status.code, 400);
     }
 }

@@ -92,8 +92,9 @@ impl EventLog {
         Self(None)
     }
 
-    /// Creates a log, and the task that writes its lines to `target` until `stop` is cancelled or every handle is dropped.
-    /// A target that cannot be written is opened again after a pause. The lines that may not be in it are left out.
+    /// Creates a log, and the task that writes its lines to `target` until `stop` is cancelled or every handle is
+    /// dropped. A target that cannot be written is opened again after a pause. The lines that may not be in it are left
+    /// out.
     pub fn new(
         target: Target,
         registry: &Registry,

@@ -82,11 +82,6 @@ use crate::upstream::Upstream;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unable;
 
-/// Marks a refusal of a change of an event whose occurrences are counted here. The upstream may have it under another
-/// name, and does not know all its occurrences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted;
-
 /// Whether events are repaired that the API server would refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {

@@ -208,8 +208,8 @@ fn occurrence(mut event: Event, policy: &Policy, claim: impl FnOnce() -> Managed
     event
 }
 
-/// Sets the last timestamp to the latest time: new-style events have theirs in other members. Drops the series, because the record's count
-/// stands for it.
+/// Sets the last timestamp to the latest time: new-style events have theirs in other members. Drops the series, because
+/// the record's count stands for it.
 fn set_last_seen(event: &mut Event) {
     let observed = event.series.take().and_then(|series| series.last_observed_time).or(event.event_time);
     event.last_timestamp = event.last_timestamp.max(observed.map(|time| Time(time.0.div_euclid(1_000_000))));

@@ -22,7 +22,7 @@ use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
-use crate::ingest::{self, Counted, Unable, Undeleted};
+use crate::ingest::{self, Unable, Undeleted};
 use crate::server::{Answer, Read, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
@@ -197,9 +197,7 @@ fn is_forwarded(method: &Method, answer: &Response) -> bool {
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
             method == Method::POST || answer.headers().contains_key(RETRY_AFTER)
         }
-        // The client of a counted event repeats the change, with the total of all occurrences. After a 404 of the
-        // apiserver it would post the event again, which would count once more.
-        _ => answer.extensions().get::<Unable>().is_some() && answer.extensions().get::<Counted>().is_none(),
+        _ => answer.extensions().get::<Unable>().is_some(),
     }
 }
 

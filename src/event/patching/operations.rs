@@ -21,7 +21,8 @@ pub(super) const DEPTH_MAX: usize = 256;
 /// LIMIT: bytes of a fault that quotes the patch; the rest is cut.
 const FAULT_BYTES_MAX: usize = 1024;
 
-/// Applies all operations. Returns their unknown members, up to [`STRICT_FAULTS_MAX`]. Do not use the document after an error.
+/// Applies all operations. Returns their unknown members, up to [`STRICT_FAULTS_MAX`]. Do not use the document after an
+/// error.
 pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<Vec<String>> {
     if operations.len() > OPERATIONS_MAX {
         let number = operations.len();

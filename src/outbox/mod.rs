@@ -280,11 +280,12 @@ impl Outbox {
         self.set_budget_timer(id, now);
     }
 
-    /// Returns the next request to send at `now`, if any. Sources take turns. Warnings go first, except at every eighth
-    /// turn; within a class, the record that has waited longest goes first.
+    /// Returns the next request to send at `now`, if any. Records that wait for their group or for the ceiling take turns
+    /// with the others. Among each, sources take turns, and Warnings go first, except at every eighth turn; within a class,
+    /// the record that has waited longest goes first.
     pub fn next_write(&mut self, now: Now) -> Option<Write> {
         self.wake(now);
-        // Taking turns: otherwise, while the upstream is slower than the ceiling, staged records would keep others waiting.
+        // Otherwise, while the upstream is slower than the ceiling, staged records would keep others waiting.
         for _ in 0..2 {
             let write = if self.is_staged_next { self.next_staged(now) } else { self.next_ready(now) };
             self.is_staged_next = !self.is_staged_next;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smol_str::SmolStr;
 
 use crate::event::schema::{Object, with_access};
-use crate::event::{ApiGroup, Event, EventSeries, MicroTime, ObjectMeta, ObjectReference, Time};
+use crate::event::{ApiGroup, Event, MicroTime, ObjectMeta, ObjectReference, Time};
 
 /// Appends the whole document, kind and apiVersion first.
 pub fn write_json(group: ApiGroup, event: &Event, out: &mut Vec<u8>) {
@@ -32,93 +32,113 @@ pub(crate) fn object_meta(meta: &ObjectMeta, out: &mut Vec<u8>) {
 /// Appends the members of an open object.
 fn members<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
     for member in T::members(group) {
-        let start = out.len();
-        name(member.name(group), out);
-        let is_set = with_access!(&member.slot, access => (access.get)(object).write(group, out));
-        if !is_set && !member.is_always_written(group) {
-            out.truncate(start);
-        }
+        with_access!(&member.slot, access => {
+            let value = (access.get)(object);
+            if !value.is_empty() || member.is_always_written(group) {
+                name(member.name(group), out);
+                value.write(group, out);
+            }
+        });
     }
 }
 
 /// Appends the name of the next member of an open object; `name` must need no escaping.
 pub(super) fn name(name: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(if out.last() == Some(&b'{') { b"\"" } else { b",\"" });
+    if out.last() != Some(&b'{') {
+        out.push(b',');
+    }
+    out.push(b'"');
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\":");
 }
 
 /// A type that can be encoded.
 trait Write {
-    /// Appends the value; returns false if it counts as empty.
-    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool;
+    /// Whether a Go API server leaves out an optional member with this value.
+    fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Appends the value.
+    fn write(&self, group: ApiGroup, out: &mut Vec<u8>);
 }
 
 impl<T: Object> Write for T {
-    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool {
+    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) {
         out.push(b'{');
         members(group, self, out);
         out.push(b'}');
-        true
     }
 }
 
-/// Implements [`Write`] for types that one expression encodes.
-macro_rules! by_value {
-    ($($value:ty: |$given:ident, $group:ident, $out:ident| $write:expr);+ $(;)?) => {
-        $(impl Write for $value {
-            fn write(&self, $group: ApiGroup, $out: &mut Vec<u8>) -> bool {
-                let $given = self;
-                $write
-            }
-        })+
-    };
-}
-by_value!(
-    SmolStr: |given, _group, out| {
-        text(given, out);
-        !given.is_empty()
-    };
-    i32: |given, group, out| i64::from(*given).write(group, out);
-    i64: |given, _group, out| {
-        integer(*given, out);
-        *given != 0
-    };
-    bool: |given, _group, out| {
-        out.extend_from_slice(if *given { b"true" } else { b"false" });
-        true
-    };
-    Box<ObjectReference>: |given, group, out| (**given).write(group, out);
-    // JSON that is kept as text.
-    Arc<str>: |given, _group, out| {
-        escape(given, out);
-        true
-    };
-);
+impl Write for SmolStr {
+    fn is_empty(&self) -> bool {
+        (**self).is_empty()
+    }
 
-/// Encodes the target of a pointer in Go, even when it is zero.
-macro_rules! optional {
-    ($($value:ty),+) => {
-        $(impl Write for Option<$value> {
-            fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool {
-                match self {
-                    Some(value) => {
-                        value.write(group, out);
-                    }
-                    None => out.extend_from_slice(b"null"),
-                }
-                self.is_some()
-            }
-        })+
-    };
+    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
+        text(self, out);
+    }
 }
-optional!(i64, bool, Time, MicroTime, Box<ObjectReference>, EventSeries, Arc<str>);
+
+impl Write for i32 {
+    fn is_empty(&self) -> bool {
+        *self == 0
+    }
+
+    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
+        integer((*self).into(), out);
+    }
+}
+
+impl Write for i64 {
+    fn is_empty(&self) -> bool {
+        *self == 0
+    }
+
+    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
+        integer(*self, out);
+    }
+}
+
+impl Write for bool {
+    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
+        out.extend_from_slice(if *self { b"true" } else { b"false" });
+    }
+}
+
+impl Write for Box<ObjectReference> {
+    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) {
+        (**self).write(group, out);
+    }
+}
+
+/// JSON that is kept as text.
+impl Write for Arc<str> {
+    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
+        escape(self, out);
+    }
+}
+
+/// The target of a pointer in Go is written even when it is zero.
+impl<T: Write> Write for Option<T> {
+    fn is_empty(&self) -> bool {
+        self.is_none()
+    }
+
+    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) {
+        match self {
+            Some(value) => value.write(group, out),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+}
 
 /// Encodes a time in quotes; Go's zero time is `null`.
 macro_rules! times {
     ($($time:ty),+) => {
         $(impl Write for $time {
-            fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) -> bool {
+            fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
                 if *self == Self::ZERO {
                     out.extend_from_slice(b"null");
                 } else {
@@ -126,7 +146,6 @@ macro_rules! times {
                     (*self).write(out);
                     out.push(b'"');
                 }
-                true
             }
         })+
     };
@@ -134,16 +153,21 @@ macro_rules! times {
 times!(Time, MicroTime);
 
 impl<T: Write> Write for Vec<T> {
-    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) -> bool {
-        array(self, out, |item, out| {
-            item.write(group, out);
-        });
-        !self.is_empty()
+    fn is_empty(&self) -> bool {
+        self.as_slice().is_empty()
+    }
+
+    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) {
+        array(self, out, |item, out| item.write(group, out));
     }
 }
 
 impl Write for BTreeMap<SmolStr, SmolStr> {
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) -> bool {
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
         out.push(b'{');
         for (index, (key, value)) in self.iter().enumerate() {
             if index > 0 {
@@ -154,7 +178,6 @@ impl Write for BTreeMap<SmolStr, SmolStr> {
             text(value, out);
         }
         out.push(b'}');
-        !self.is_empty()
     }
 }
 

@@ -36,6 +36,12 @@ pub(super) fn peek(groups: &LruMap<Group>, group: Key, local: Key, now: Now, set
     if is_plain { Route::Plain } else { Route::Combined }
 }
 
+/// Whether the event has come in the current window of its group, and was counted by itself.
+pub(super) fn is_alone(groups: &LruMap<Group>, group: Key, local: Key, now: Now, settings: &Settings) -> bool {
+    let entry = groups.peek(&group).filter(|entry| entry.is_current(now, settings));
+    entry.is_some_and(|entry| entry.local_keys.contains(&local.half()))
+}
+
 /// Counts the event in its group, and returns how it is counted.
 pub(super) fn observe(groups: &mut LruMap<Group>, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
     let local = local.half();

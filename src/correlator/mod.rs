@@ -55,6 +55,28 @@ pub struct Correlator {
     buckets: Option<Box<LruMap<TokenBucket>>>,
 }
 
+/// A record that may stand for an event.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate<'a> {
+    /// Its key.
+    pub key: Key,
+    /// Its observation.
+    pub observation: &'a Observation,
+    /// Whether it counts the event.
+    pub counts: Counts,
+}
+
+/// Whether a record counts an event that was accepted earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counts {
+    /// It counts the event, or equal ones.
+    Yes,
+    /// It is the combined record of the event's group, whose window has ended since the event came.
+    Perhaps,
+    /// It is the combined record of the event's group, which counts the event by itself.
+    No,
+}
+
 /// The decision about an occurrence. Its event is changed to the desired state: a repeat has the record's name and
 /// running count.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -154,12 +176,24 @@ impl Correlator {
 
     /// Returns the records that may stand for `event`: the one it would count on first. The two are its own and its
     /// group's.
-    pub fn candidates(&self, event: &Event, now: Now, settings: &Settings) -> Vec<(Key, &Observation)> {
+    pub fn candidates(&self, event: &Event, now: Now, settings: &Settings) -> Vec<Candidate<'_>> {
         if settings.correlation == Correlation::Off {
             return Vec::new();
         }
-        let keys = self.keys_in_order(event, &self.secret.keys(event, settings), now, settings);
-        keys.into_iter().filter_map(|key| Some((key, self.observation(key)?))).collect()
+        let keys = self.secret.keys(event, settings);
+        let in_order = self.keys_in_order(event, &keys, now, settings);
+        let of_group = if in_order[0] == keys.aggregate {
+            Counts::Yes
+        } else if aggregate::is_alone(&self.groups, keys.aggregate, keys.local, now, settings) {
+            Counts::No
+        } else {
+            Counts::Perhaps
+        };
+        let candidate = |key| {
+            let counts = if key == keys.aggregate { of_group } else { Counts::Yes };
+            Some(Candidate { key, observation: self.observation(key)?, counts })
+        };
+        in_order.into_iter().filter_map(candidate).collect()
     }
 
     /// Decides about `occurrences` equal occurrences of `event`, which has these `keys`, at `now`. Changes `event` to

@@ -72,20 +72,29 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
     let told = face.0.aliases.get(namespace, name);
     let unconditional = options.uid.is_none() && options.resource_version.is_none();
     // Preconditions are about an event that is stored.
-    let of_alias =
-        told.as_ref().filter(|_| !options.dry_run).and_then(|told| face.0.shards.hold(told, name, Lead::Alias));
-    let held = match of_alias.filter(|held| unconditional || held.is_stored()) {
+    let of_alias = |lead| {
+        let told = told.as_ref().filter(|_| !options.dry_run)?;
+        face.0.shards.hold(told, name, lead).filter(|held| unconditional || held.is_stored())
+    };
+    let held = match of_alias(Lead::Alias) {
         // The record of that very name, also if the alias leads to a record that is gone.
-        None if !options.dry_run => face.hold_stored(namespace, name).await.inspect_err(|status| {
-            if status.code == 404 {
-                face.0.aliases.remove(namespace, name);
+        None if !options.dry_run => match face.hold_stored(namespace, name).await {
+            Err(status) if status.code == 404 => {
+                let held = of_alias(Lead::Unstored);
+                if held.is_none() {
+                    face.0.aliases.remove(namespace, name);
+                    return Err(status.into());
+                }
+                held
             }
-        })?,
+            held => held?,
+        },
         held => held,
     };
     let Some(held) = held else {
-        let stored_name =
-            told.and_then(|told| face.0.shards.find(&told)).map_or_else(|| name.into(), |found| found.name);
+        let stored_name = told
+            .and_then(|told| face.0.shards.find_named(&told, Lead::Alias))
+            .map_or_else(|| name.into(), |found| found.name);
         let deleted = upstream.delete(namespace, &stored_name, options).await;
         let deleted = deleted.map_err(|status| under(name, &stored_name, status))?;
         if !options.dry_run {

@@ -24,6 +24,7 @@ use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, Event, ObjectMeta, RareMeta};
 use crate::ledger::RejectReason;
 use crate::server::{Answer, Peer};
+use crate::shard::Lead;
 use crate::status::Status;
 use crate::upstream::apiserver::is_impersonation;
 
@@ -315,7 +316,7 @@ impl Face {
         let (group, namespace, name) = event;
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
         let told = self.0.aliases.get(namespace, name);
-        let found = told.and_then(|told| self.0.shards.find(&told)).filter(|found| !found.is_gone);
+        let found = told.and_then(|told| self.0.shards.find_named(&told, Lead::Alias)).filter(|found| !found.is_gone);
         if found.as_ref().is_some_and(|found| found.unsettled.is_some()) {
             return Ok(());
         }

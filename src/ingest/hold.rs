@@ -15,9 +15,13 @@ impl Face {
     /// that cannot be read.
     pub(super) async fn hold(&self, group: ApiGroup, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
         let told = self.0.aliases.get(namespace, name);
-        let held = match told.and_then(|told| self.0.shards.hold(&told, name, Lead::Alias)) {
+        let of_alias = |lead| told.as_ref().and_then(|told| self.0.shards.hold(told, name, lead));
+        let held = match of_alias(Lead::Alias) {
             Some(held) => Some(held),
-            None => self.hold_stored(namespace, name).await.or_else(none_if_missing)?,
+            None => match self.hold_stored(namespace, name).await {
+                Err(status) if status.code == 404 => of_alias(Lead::Unstored),
+                held => held.or_else(none_if_missing)?,
+            },
         };
         let Some(held) = held else { return Ok(None) };
         held.quiet(QUIET).await;

@@ -11,6 +11,7 @@ use super::websocket::Upgrade;
 use super::{Face, options, respond, watch};
 use crate::event::json::EventList;
 use crate::event::{Event, conversion};
+use crate::shard::{Found, Lead};
 use crate::status::Status;
 use crate::upstream::{ListOptions, Version};
 
@@ -33,30 +34,48 @@ impl Face {
     /// have the newest state of the record, the state in the outbox is shown.
     pub(super) async fn event_of(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
         let told = self.0.aliases.get(namespace, name);
-        let found = told.as_ref().and_then(|told| self.0.shards.find(told));
-        let named = |mut event: Event| {
+        let find = |lead| told.as_ref().and_then(|told| self.0.shards.find_named(told, lead));
+        let found = find(Lead::Alias);
+        let may_be_combined = found.is_none();
+        let mut event = self.event_of_record((namespace, name), version, found).await;
+        if let Err(Status { code: 404, .. }) = event
+            && may_be_combined
+            && let Some(found) = find(Lead::Unstored)
+        {
+            event = self.event_of_record((namespace, name), version, Some(found)).await;
+        }
+        let event = match event {
+            // An event folded into a storm record is not in the upstream.
+            Err(status) if status.code == 404 => told.and_then(|told| self.0.shards.folded_like(&told)).ok_or(status),
+            event => event,
+        };
+        event.map(|mut event| {
             event.metadata.name = name.into();
             event
-        };
+        })
+    }
+
+    /// Returns the event of a record, or without one the upstream's event of that name.
+    async fn event_of_record(
+        &self,
+        (namespace, name): (&str, &str),
+        version: u64,
+        found: Option<Found>,
+    ) -> Result<Event, Status> {
         // Another record may have the name of one that is not stored.
         if let Some(owed) = found.as_ref().filter(|found| !found.stored).and_then(|found| found.unsettled.clone()) {
-            return Ok(named(owed));
+            return Ok(owed);
         }
         let (stored_name, unsettled) = found.map_or((SmolStr::from(name), None), |found| (found.name, found.unsettled));
-        let event = match (unsettled, self.0.upstream.get_not_older(namespace, &stored_name, version).await) {
+        match (unsettled, self.0.upstream.get_not_older(namespace, &stored_name, version).await) {
             // The stored event, updated with the pending write.
             (Some(owed), Ok(mut stored)) => {
                 conversion::advance(&mut stored, &owed);
                 Ok(stored)
             }
             (Some(owed), Err(_)) => Ok(owed),
-            // An event folded into a storm record is not in the upstream.
-            (None, Err(status)) if status.code == 404 => {
-                told.and_then(|told| self.0.shards.folded_like(&told)).ok_or(status)
-            }
             (None, answer) => answer,
-        };
-        event.map(named)
+        }
     }
 }
 

@@ -7,17 +7,22 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use super::storms::is_storm;
-use super::{Shard, Shards};
+use super::{Found, Shard, Shards};
 use crate::clock::Now;
-use crate::correlator::{Key, Policy, RecordId, Settled};
+use crate::correlator::{Candidate, Counts, Key, Observation, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{self, DIGEST_REASON, Fate, Kind, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
+use crate::outbox::{
+    self, DIGEST_REASON, Fate, Glimpse, Kind, Line, LostReason, Rebased, Settlement, Ticket, line_checksum,
+};
 
 /// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lead {
     /// The client's name for its event: the record that counts the event, whatever that record's name is.
     Alias,
+    /// The same name, after the upstream has answered that it has no event of it: also the combined record that may
+    /// count the event.
+    Unstored,
     /// The record's own name.
     Name,
 }
@@ -70,23 +75,47 @@ impl Shard {
             let name = name.into();
             return Some(Handle { source, key: None, record, object, name, stored: true, is_counted_here: true });
         }
-        let correlator = self.sources.peek(&source)?;
+        let (key, observation, seen) = self.resolve(event, name, lead, now, policy)?;
+        let (record, key) = (observation.record, Some(key));
+        let is_counted_here = seen.is_some() || observation.tag > 0;
+        let (name, stored) = seen
+            .map_or((&observation.name, observation.stored), |seen| (&seen.event.metadata.name, seen.shown.is_some()));
+        Some(Handle { source, key, record, object, name: name.clone(), stored, is_counted_here })
+    }
+
+    /// Returns the record that `name` refers to: the one of that name, otherwise the first that counts the event.
+    fn resolve(
+        &self,
+        event: &Event,
+        name: &str,
+        lead: Lead,
+        now: Now,
+        policy: &Policy,
+    ) -> Option<(Key, &Observation, Option<Glimpse<'_>>)> {
+        let correlator = self.sources.peek(&self.secret.source(event))?;
         let mut routed = None;
-        for (key, observation) in correlator.candidates(event, now, policy.select(event)) {
-            let record = observation.record;
-            let seen = self.outbox.glimpse(record);
-            let is_counted_here = seen.is_some() || observation.tag > 0;
-            let (known, stored) = seen.map_or((&observation.name, observation.stored), |seen| {
-                (&seen.event.metadata.name, seen.shown.is_some())
-            });
-            let (key, is_named) = (Some(key), known == name);
-            let handle = Handle { source, key, record, object, name: known.clone(), stored, is_counted_here };
-            if is_named {
-                return Some(handle);
+        for Candidate { key, observation, counts } in correlator.candidates(event, now, policy.select(event)) {
+            let seen = self.outbox.glimpse(observation.record);
+            let found = (key, observation, seen);
+            if seen.map_or(&observation.name, |seen| &seen.event.metadata.name) == name {
+                return Some(found);
             }
-            routed.get_or_insert(handle);
+            let leads = match lead {
+                Lead::Name => false,
+                Lead::Alias => counts == Counts::Yes,
+                Lead::Unstored => counts != Counts::No,
+            };
+            if leads {
+                routed.get_or_insert(found);
+            }
         }
-        routed.filter(|_| lead == Lead::Alias)
+        routed
+    }
+
+    /// Returns the record that the client's name of `event` refers to.
+    fn find_named(&self, event: &Event, lead: Lead, now: Now, policy: &Policy) -> Option<Found> {
+        let (_, observation, _) = self.resolve(event, &event.metadata.name, lead, now, policy)?;
+        Some(self.found(observation))
     }
 
     /// Resumes the record unchanged.
@@ -175,6 +204,13 @@ impl Shards {
         let (shard, handle) = hold(self.shard_of(event)).or_else(elsewhere)?;
         let line = secret.line(source, namespace, name, line_checksum(event));
         Some(Held { shards: self.clone(), shard, handle, has_ended: false, lead, line })
+    }
+
+    /// Returns the record that a client's name refers to, for the event that the client was shown under it: as
+    /// [`hold`](Self::hold) finds it.
+    pub fn find_named(&self, told: &Event, lead: Lead) -> Option<Found> {
+        let policy = self.policy();
+        self.look(self.shard_of(told), |shard| shard.find_named(told, lead, self.clock().now(), &policy))
     }
 }
 
@@ -337,6 +373,29 @@ mod tests {
         assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
         assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
         assert!(shard.balance().is_exact());
+    }
+
+    /// Fault: a DELETE of an event whose key was evicted deleted the combined record of its group, and so did one of an
+    /// event that had been counted by itself before the group's window ended.
+    #[test]
+    fn only_the_names_of_combined_events_lead_to_a_combined_record() {
+        let policy = Policy::from(crate::correlator::Settings {
+            lru_cache_size: NonZeroUsize::MIN,
+            max_events: NonZeroUsize::new(2).unwrap(),
+            ..crate::correlator::Settings::default()
+        });
+        let (mut shard, now) = (setup().0, Now::at(1_000_000_000));
+        let combined = Event { message: "other".into(), ..event("b") };
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        shard.accept(combined.clone(), 1, now, &policy).unwrap();
+        let leads = |event: &Event, now| {
+            let is_led = |lead| shard.locate(event, &event.metadata.name, lead, now, &policy).is_some();
+            [Lead::Alias, Lead::Unstored, Lead::Name].map(is_led)
+        };
+        assert_eq!((leads(&event("a"), now), leads(&combined, now)), ([false; 3], [true, true, false]));
+        // What came in an earlier window may be either.
+        let later = Now::at(3_600_000_000_000);
+        assert_eq!((leads(&event("a"), later), leads(&combined, later)), ([false, true, false], [false, true, false]));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::{Shard, Shards};
 use crate::clock::Now;
-use crate::correlator::{Decision, Key, Naming, Policy, Settings};
+use crate::correlator::{Candidate, Decision, Key, Naming, Policy, Settings};
 use crate::event::{Event, ObjectMeta};
 use crate::outbox::{self, ClientLine, line_checksum};
 
@@ -35,7 +35,7 @@ impl Shard {
         let read = read.map(|total| total.stated.max(total.implied));
         let Some(correlator) = self.sources.peek(&source) else { return read.unwrap_or(0).into() };
         let (mut line, mut count) = (read, None);
-        for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
+        for Candidate { observation, .. } in correlator.candidates(event, now, policy.select(event)) {
             line = line.max(self.outbox.line(observation.record, name, checksum));
             let seen = self.outbox.glimpse(observation.record);
             let known = seen.map_or(&observation.name, |seen| &seen.event.metadata.name);
@@ -68,7 +68,7 @@ impl Shard {
             self.lines.pop(&key);
         }
         let Some(correlator) = self.sources.peek(&source) else { return };
-        for (_, observation) in correlator.candidates(event, now, policy.select(event)) {
+        for Candidate { observation, .. } in correlator.candidates(event, now, policy.select(event)) {
             self.outbox.take_back_line(observation.record, &line);
         }
     }

@@ -39,8 +39,8 @@ use prepared::Prepared;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{
-    Correlation, Correlator, Decision, Fold, Key, KeySecret, LruMap, Messages, Policy, Rate, Settled, Suppression,
-    Verdict,
+    Correlation, Correlator, Decision, Fold, Key, KeySecret, LruMap, Messages, Observation, Policy, Rate, Settled,
+    Suppression, Verdict,
 };
 use crate::event::Event;
 use crate::explain::{Ruling, Store, StormState, Verdict as Note};
@@ -325,11 +325,15 @@ impl Shard {
         Accepted { outcome, wakes_delivery, record }
     }
 
-    /// Returns the record that `event` would fold into, if it is tracked.
+    /// Returns the record that one more occurrence of `event` would count on, if it is tracked.
     pub fn find(&self, event: &Event, now: Now, policy: &Policy) -> Option<Found> {
         let correlator = self.sources.peek(&self.secret.source(event))?;
         let settings = policy.select(event);
         let observation = correlator.find(event, &self.secret.keys(event, settings), now, settings)?;
+        Some(self.found(observation))
+    }
+
+    fn found(&self, observation: &Observation) -> Found {
         let mut unsettled = self.outbox.unsettled(observation.record).cloned();
         if let Some(event) = &mut unsettled {
             event.metadata.resource_version = observation.resource_version.clone();
@@ -338,7 +342,7 @@ impl Shard {
         let seen = self.outbox.glimpse(observation.record);
         let stored = seen.map_or(observation.stored, |seen| seen.shown.is_some());
         let is_gone = !stored && unsettled.is_none() && observation.tag > 0;
-        Some(Found { name, stored, is_gone, unsettled })
+        Found { name, stored, is_gone, unsettled }
     }
 
     /// Returns the next request to send at `now`, if any.

@@ -270,8 +270,8 @@ impl Shards {
         }
     }
 
-    /// Returns the record of an event with this content, as far as its shard knows it: its name upstream, and its
-    /// desired state while it is unsettled.
+    /// Returns the record that one more occurrence of the event would count on, as far as its shard knows it: its name
+    /// upstream, and its desired state while it is unsettled.
     pub fn find(&self, event: &Event) -> Option<super::Found> {
         let policy = self.0.policy.load();
         self.0.shards[self.shard_of(event)].lock().find(event, self.0.clock.now(), &policy)

@@ -98,6 +98,38 @@ async fn name_with_a_dead_alias(program: &Program) -> (Event, String) {
     (plain(), format!("{EVENTS}/{name}"))
 }
 
+/// Fault: the name of an event whose key was evicted led to the combined record of its group, which a DELETE deleted.
+/// After the group's window, the name of a combined event led nowhere.
+#[tokio::test]
+async fn the_name_of_an_event_leads_to_a_combined_record_only_if_that_counts_the_event() {
+    for is_over in [false, true] {
+        let program = start("correlation: {maxEvents: 2, lruCacheSize: 1}\n").await;
+        let client = &mut program.client().await;
+        let [own, combined] = ["restarting", "failing"].map(|message| event("node-1", "web-0", "BackOff", message));
+        let path = |event: &Event| format!("{EVENTS}/{}", event.metadata.name);
+        client.post(&own).await;
+        client.post(&combined).await;
+        program.settle().await;
+        assert_eq!(program.stored().await.len(), 2);
+        if is_over {
+            program.clock.advance(Duration::from_secs(601));
+        }
+        assert_eq!(client.get(&path(&own)).await.json()["message"], "restarting", "{is_over}");
+        assert_eq!(client.send("DELETE", &path(&own), &[], b"").await.status, 200);
+        let stored = program.stored().await;
+        assert!(stored.len() == 1 && stored[0].message.ends_with("failing"), "{is_over}: {stored:?}");
+        let shown = client.get(&path(&combined)).await.json();
+        assert_eq!(
+            (&shown["metadata"]["name"], &shown["message"]),
+            (&json!(combined.metadata.name.as_str()), &json!(stored[0].message.as_str())),
+            "{is_over}"
+        );
+        assert_eq!(client.send("DELETE", &path(&combined), &[], b"").await.status, 200, "{is_over}");
+        assert_eq!(program.stored().await, []);
+        program.stop().await;
+    }
+}
+
 /// Fault: the record was created again with its whole count.
 #[tokio::test]
 async fn a_delete_by_a_dead_alias_forgets_the_record_of_the_name() {

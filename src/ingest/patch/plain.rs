@@ -8,6 +8,7 @@ use crate::event::{ApiGroup, Event, validate};
 use crate::ingest::rejection::{as_asked, under};
 use crate::ingest::{Face, ack, aliases};
 use crate::outbox::Line;
+use crate::shard::Lead;
 use crate::status::Status;
 use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
 
@@ -38,7 +39,7 @@ async fn on_record(
 ) -> Result<Patched, Status> {
     let (upstream, shards) = (&face.0.upstream, &face.0.shards);
     let told = face.0.aliases.get(namespace, name);
-    let found = told.as_ref().and_then(|told| shards.find(told));
+    let found = told.as_ref().and_then(|told| shards.find_named(told, Lead::Alias));
     let held = if options.dry_run { None } else { face.hold(options.writer.group, namespace, name).await? };
     let Some(held) = held else {
         let stored_name = found.map_or_else(|| name.into(), |found| found.name);
@@ -51,7 +52,8 @@ async fn on_record(
     let (patched, line) = match upstream.patch(namespace, &stored_name, &patch, options).await {
         Err(status) if status.code == 404 => {
             // Not yet created upstream. A client can patch an event whose create was answered with 201.
-            let owed = told.as_ref().and_then(|told| shards.find(told)).and_then(|found| found.unsettled);
+            let owed = told.as_ref().and_then(|told| shards.find_named(told, Lead::Unstored));
+            let owed = owed.and_then(|found| found.unsettled);
             let owed = owed.ok_or(status)?;
             owed_total = Some(aliases::total(&owed));
             (write_patched(face, &owed, &patch, options).await, Line::Created)

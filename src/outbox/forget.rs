@@ -225,6 +225,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::correlator::Settled;
     use crate::outbox::{Answer, Applied, Fault, Offer, Request, Retry, Settings};
 
     fn stored(version: &str, count: i32) -> Answer {
@@ -260,6 +261,34 @@ mod tests {
             }
             assert_eq!(totals, (written, lost), "{answer:?}");
             assert_eq!(outbox.next_write(at(1000)), None, "{answer:?}");
+        }
+    }
+
+    /// Fault: another writer's part, which the watch or a PUT had shown, was added once more by the read.
+    #[test]
+    fn after_a_delete_in_doubt_another_writers_part_counts_once() {
+        for is_put in [false, true] {
+            let mut outbox = Outbox::new(Settings::default(), 0);
+            outbox.identify("me");
+            outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, Now::at(0));
+            let write = outbox.next_write(Now::at(0)).unwrap();
+            let (id, Request::Create { event, .. }) = (write.record, write.request) else { unreachable!("it is new") };
+            let mut object = *event;
+            object.metadata.resource_version = "1".into();
+            outbox.settle(id, Answer::Stored(Box::new(object.clone())), Now::at(1));
+            (object.count, object.metadata.resource_version) = (5, "2".into());
+            outbox.pause(id);
+            if is_put {
+                outbox.rebase(id, &object, Line::Stated, Now::at(2));
+            } else {
+                outbox.learn(id, &object, Now::at(2));
+            }
+            assert!(outbox.doubt(id, Now::at(3)));
+            let write = outbox.next_write(Now::at(10_000_000_000)).unwrap();
+            assert!(matches!(write.request, Request::Read { .. }), "{write:?}");
+            let read = outbox.settle(id, Answer::Stored(Box::new(object)), Now::at(10_000_000_000));
+            let settled = read.feedback.map(|feedback| feedback.settled);
+            assert!(matches!(settled, Some(Settled::Stored { count_moved: 0, .. })), "{is_put}: {settled:?}");
         }
     }
 }

@@ -361,7 +361,7 @@ fn tagged(stand: &Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
     // The part of others is the count minus the tag. It is compared with that of the write that has arrived, or of the
     // object before.
     let known = match stand.held() {
-        Some(held) if tag < facts.sent.tag => others(held.count, held.tag),
+        Some(held) if tag < facts.sent.tag || facts.sent.tag <= facts.settled => others(held.count, held.tag),
         _ => others(facts.sent.count, facts.sent.tag),
     };
     let moved = others(seen.held.count, tag).saturating_sub(known);

@@ -165,7 +165,7 @@ struct Delivery {
     warnings: usize,
     /// Fault and cause of the failure that began the newest outage.
     went_down: (&'static str, String),
-    /// Whether the newest outage began with a request that got no answer.
+    /// Whether a request of the newest outage got no answer.
     is_silent: bool,
 }
 
@@ -405,11 +405,12 @@ impl Delivery {
 
     fn note_health(&mut self, change: HealthChange, failure: Option<Retry>) {
         self.monitor.0.is_tried.store(true, Ordering::Relaxed);
+        let is_silent = failure.is_some_and(|retry| !retry.fault.is_answer());
+        self.is_silent = is_silent || self.is_silent && change != HealthChange::WentDown;
         match change {
             HealthChange::None => {}
             HealthChange::WentDown => {
                 self.went_down = self.failed(failure);
-                self.is_silent = failure.is_some_and(|retry| !retry.fault.is_answer());
                 self.monitor.0.metrics.up.set(0);
                 self.monitor.0.metrics.outages.inc();
             }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use eventweir::{outbox, shard};
+
 use super::support::bench::{Bench, Options};
 use super::support::events::event;
 use super::support::fake::Fault;
@@ -113,5 +115,34 @@ async fn delivery_recovers_from_an_outage_longer_than_the_fold_age() {
         bench.pass(Duration::from_secs(60)).await;
     }
     bench.fake.set_up(true);
+    bench.finish().await;
+}
+
+/// Fault: records that a 503 had met first were lost at the first 429 after the outage, without a try in it.
+#[tokio::test(start_paused = true)]
+async fn the_time_without_answers_does_not_count_after_an_outage_that_began_with_an_answer() {
+    let outbox = outbox::Settings { max_age: Duration::from_secs(60), ..outbox::Settings::default() };
+    let shard = shard::Settings { outbox, ..shard::Settings::default() };
+    let mut bench = Bench::with(Options { shard, ..Options::default() });
+    bench.fake.plan(|_| Fault::Unavailable(0));
+    for number in 0..3 {
+        bench.offer(event("node-1", &format!("web-{number}"), "BackOff", "restarting"));
+    }
+    bench.pass(Duration::from_millis(5)).await;
+    bench.fake.set_up(false);
+    // More than the probes of the outage.
+    for number in 3..200 {
+        bench.offer(event("node-1", &format!("web-{number}"), "BackOff", "restarting"));
+    }
+    bench.pass(Duration::from_secs(150)).await;
+    let mut refused = 0;
+    bench.fake.plan(move |seen| {
+        let is_first = ["web-0", "web-1", "web-2"].contains(&seen.object.as_str()) && refused < 3;
+        refused += usize::from(is_first);
+        if is_first { Fault::TooMany(None) } else { Fault::None }
+    });
+    bench.fake.set_up(true);
+    bench.settle().await;
+    assert_eq!(bench.balance().ledger.total_written(), 200);
     bench.finish().await;
 }

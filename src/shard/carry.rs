@@ -43,6 +43,8 @@ impl Shard {
             && accepted.outcome == Outcome::Created
             && self.outbox.glimpse(accepted.record).is_some_and(|seen| seen.event.metadata.name == name);
         let writer = if is_its_own && self.outbox.carry(accepted.record, now) { Writer::Client } else { Writer::Us };
+        // Its group may have folded it.
+        self.forget_folded(now);
         Ok((accepted, writer))
     }
 }
@@ -276,6 +278,27 @@ mod tests {
         assert!(shards.woken().now_or_never().is_some());
         shards.learn(&event(1));
         assert!(shards.woken().now_or_never().is_none(), "it brings nothing new");
+    }
+
+    /// Fault: an occurrence that folded when its client asked was counted on twice.
+    #[test]
+    fn what_folds_into_a_storm_when_its_client_asks_is_forgotten() {
+        let policy = Policy::from(Settings { group: Some(Rate { qps: 0.0, burst: 1 }), ..Settings::default() });
+        let (mut shard, now) = (shard("me"), Now::at(1_000_000_000));
+        let numbered = |number: usize| {
+            let mut event = event(1);
+            event.metadata.name = format!("n{number}").into();
+            event.involved_object.name = event.metadata.name.clone();
+            event
+        };
+        for number in 0..1002 {
+            let event = numbered(number);
+            let prepared = Prepared::new(shard.secret, &event, &policy, "");
+            shard.admit(&prepared, event.clone(), 1, true, now).unwrap();
+        }
+        let known = (0..1002).filter(|number| shard.find(&numbered(*number), now, &policy).is_some());
+        // The first is its client's, and the storm record is known by no key.
+        assert_eq!(known.count(), shard.sizes().records - 1);
     }
 
     #[test]

@@ -121,6 +121,8 @@ impl Shard {
     /// Resumes the record unchanged.
     pub fn release(&mut self, handle: &Handle, now: Now) {
         self.outbox.resume(handle.record, now);
+        // It may have folded.
+        self.forget_folded(now);
     }
 
     /// Forgets a deleted record: its waiting occurrences are lost, and the next occurrence begins a new record.
@@ -396,6 +398,29 @@ mod tests {
         // What came in an earlier window may be either.
         let later = Now::at(3_600_000_000_000);
         assert_eq!((leads(&event("a"), later), leads(&combined, later)), ([false, true, false], [false, true, false]));
+    }
+
+    /// Fault: its next occurrence counted on the record that had folded, and was shown twice.
+    #[test]
+    fn a_record_that_folds_when_it_is_released_is_forgotten() {
+        let policy = Policy::from(crate::correlator::Settings {
+            burst_size: 1,
+            qps: 0.0,
+            ..crate::correlator::Settings::default()
+        });
+        let outbox = outbox::Settings { digest_after: 3, ..outbox::Settings::default() };
+        let settings = shard::Settings { outbox, ..shard::Settings::default() };
+        let (mut shard, now) = (Shard::new(KeySecret(1, 2), settings, 1), Now::at(1_000_000_000));
+        let numbered = |number: usize| Event { reason: format!("r{number}").into(), ..event(&format!("n{number}")) };
+        for number in 0..4 {
+            shard.accept(numbered(number), 1, now, &policy).unwrap();
+        }
+        let handle = shard.hold(&numbered(3), "n3", Lead::Alias, now, &policy).unwrap();
+        shard.accept(numbered(4), 1, now, &policy).unwrap();
+        assert_eq!(shard.sizes().records, 5);
+        shard.release(&handle, now);
+        assert_eq!(shard.sizes().records, 2, "the first, and the digest");
+        assert_eq!(shard.find(&numbered(3), now, &policy), None);
     }
 
     #[test]

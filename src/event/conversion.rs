@@ -10,7 +10,7 @@ use super::{
 
 /// LIMIT: bytes of a reporting controller that is derived from a source; longer ones are cut.
 const CONTROLLER_MAX: usize = 63;
-/// LIMIT: bytes of a name; longer ones are cut.
+/// LIMIT: bytes of a name; longer ones keep their end, which distinguishes the events of one object.
 const NAME_MAX: usize = 253;
 /// The value of a required field that cannot be derived.
 const UNKNOWN: &str = "Unknown";
@@ -104,10 +104,11 @@ fn controller(text: &str) -> SmolStr {
 
 /// Returns the nearest DNS subdomain.
 fn name(text: &str) -> SmolStr {
-    let masked = masked(&text.to_ascii_lowercase(), NAME_MAX, |c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'));
+    let masked = masked(&text.to_ascii_lowercase(), usize::MAX, |c| matches!(c, 'a'..='z' | '0'..='9' | '-' | '.'));
+    let kept = masked.get(masked.len().saturating_sub(NAME_MAX)..).unwrap_or(&masked);
     // Each label between dots must begin and end with a letter or digit.
     let labels: Vec<&str> =
-        masked.split('.').map(|label| label.trim_matches('-')).filter(|label| !label.is_empty()).collect();
+        kept.split('.').map(|label| label.trim_matches('-')).filter(|label| !label.is_empty()).collect();
     if labels.is_empty() { SmolStr::new_static("event") } else { labels.join(".").into() }
 }
 
@@ -138,6 +139,19 @@ mod tests {
         event.metadata.namespace = "shop".into();
         event.involved_object.namespace = "shop".into();
         event
+    }
+
+    /// Fault: the names of an object's events differed only in what was cut.
+    #[test]
+    fn long_names_that_differ_at_their_end_stay_different() {
+        let name = |end: &str| {
+            let mut event = old_style();
+            event.metadata.name = format!("{}.{end}", "web-0".repeat(51)).into();
+            let converted = to_events_v1(&event, 0);
+            validate::create(ApiGroup::Events, &converted).unwrap();
+            converted.metadata.name
+        };
+        assert_ne!(name("18a1b2c3d4e5f601"), name("18a1b2c3d4e5f602"));
     }
 
     /// Fault: with `upstream.group: events` and without correlation, events were stored without their series.

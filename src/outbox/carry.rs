@@ -22,12 +22,13 @@ impl Outbox {
     pub fn carry(&mut self, id: RecordId, now: Now) -> bool {
         let Some(record) = self.records.get(&id).filter(|record| record.was_never_sent()) else { return false };
         let (Phase::Queued(order), budget_id) = (&record.phase, record.budget) else { return false };
+        let name = record.event.metadata.name.clone();
         let pays = self.budgets.get_mut(&budget_id.0).is_some_and(|budget| budget.pay_for(*order, now.mono));
         if !pays {
             return false;
         }
         self.refile(budget_id, now.mono);
-        // The request is the client's.
+        // The request is the client's, under its own name in any API group.
         if self.pass(id, now).is_none() {
             return false;
         }
@@ -35,6 +36,7 @@ impl Outbox {
         if let Phase::InFlight(Sent { occurrences, .. }) = record.phase {
             record.pending.merge(occurrences);
         }
+        record.event.metadata.name = name;
         record.stand = Stand::Carried { until: now.mono.after(LIMBO) };
         record.phase = Phase::Backoff(now.mono.after(FIRST_LOOK));
         self.set_record_timer(id);

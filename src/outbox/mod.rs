@@ -351,10 +351,7 @@ impl Outbox {
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let held = record.stand.held();
         let request = match call {
-            Call::Read if matches!(record.stand, Stand::Carried { .. }) => Request::Read { group, namespace, name },
-            Call::Read => {
-                Request::Read { group, namespace, name: group::converted(group, &event, now).metadata.name.clone() }
-            }
+            Call::Read => Request::Read { group, namespace, name },
             Call::Delete => {
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
                 Request::Delete { group, namespace, name, resource_version }
@@ -374,6 +371,8 @@ impl Outbox {
             Call::Create => {
                 let mut event = group::converted(group, &event, now).into_owned();
                 event.metadata.resource_version = SmolStr::default();
+                // Later requests need the name that its API group accepts.
+                record.event.metadata.name = event.metadata.name.clone();
                 if let Some((tag, value)) = tag {
                     let lines = record.lines.annotations(&event.metadata.name, count, record.total);
                     tag::mark(&mut event, &tag, value, lines);

@@ -379,9 +379,10 @@ impl Record {
     ///
     /// At the `limit` of the bytes of `all` records a repeat is still accepted, but the record must not grow. It keeps
     /// the older, smaller content and takes only the count and the time. A repaired record likewise takes only count,
-    /// time and message, because the rest of a repeat would undo the repair. Until a client's own create has shown, the
-    /// content is that of the create, which identifies it.
+    /// time and message, because the rest of a repeat would undo the repair. Until the create of a record without a tag
+    /// has shown, ours or its client's, the content is that of the create, which identifies it.
     pub(super) fn absorb(&mut self, mut newer: Event, all: &mut Usage, limit: usize) {
+        let keeps_content = self.is_known_by_content();
         let event = &mut self.event;
         if !self.repaired.is_empty() {
             let most = if self.repaired.contains(&Repair::Message) { NEW_STYLE_MESSAGE_MAX } else { usize::MAX };
@@ -392,12 +393,23 @@ impl Record {
         newer.metadata.resource_version = event.metadata.resource_version.clone();
         let size = newer.approximate_size() + self.lines.size() + self.later_lines.size();
         let has_no_room = size > self.size && all.all_bytes() >= limit;
-        if has_no_room || matches!(self.stand, Stand::Carried { .. }) {
+        if has_no_room || keeps_content {
             (event.count, event.last_timestamp) = (newer.count, newer.last_timestamp);
             return;
         }
         self.event = newer;
         self.resize(size, all);
+    }
+
+    /// Whether an unanswered create can be recognised by its content only.
+    fn is_known_by_content(&self) -> bool {
+        let is_creating = match (&self.phase, &self.stand) {
+            (Phase::InFlight(Sent { call: Call::Create, .. }), _) => true,
+            (_, Stand::Sent { .. } | Stand::Taken { until: Some(_), .. }) => true,
+            (_, Stand::Carried { .. }) => return true,
+            _ => false,
+        };
+        is_creating && self.tag.is_none() && self.kind == Kind::Plain
     }
 
     /// Counts its bytes among those of `all` records again, after its event was changed.

@@ -86,7 +86,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Messages, Rate, Settings};
     use crate::event::{EventSeries, ObjectMeta};
-    use crate::outbox::{Answer, Request, UpstreamGroup};
+    use crate::outbox::{Answer, Applied, Fault, Request, Retry, UpstreamGroup};
     use crate::shard;
 
     fn event(count: i32) -> Event {
@@ -195,6 +195,30 @@ mod tests {
         }
         let created = Event { message: "took 1 s".into(), ..event(1) };
         assert_eq!(settled(&mut shard, Some(created)), 2);
+    }
+
+    /// Fault: with plain writes, the same made our own create another event after its answer was lost.
+    #[test]
+    fn a_repeat_while_a_plain_create_is_in_doubt_keeps_the_content_that_identifies_it() {
+        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+        let policy = Policy::from(Settings { messages: Messages::Normalized, ..Settings::default() });
+        let [now, later] = [1, 10].map(|second| Now::at(second * 1_000_000_000));
+        let message = |message: &str| Event { message: message.into(), ..event(1) };
+        shard.accept(message("took 1 s"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        let Request::Create { event: created, .. } = write.request else { panic!("it is new") };
+        let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        shard.settle(write.record, Answer::Retry(retry), now);
+        shard.accept(message("took 22 s"), 1, now, &policy).unwrap();
+        for answer in [Answer::Exists, Answer::Stored(created)] {
+            assert!(shard.next_write(later).is_some());
+            shard.settle(write.record, answer, later);
+        }
+        let next = shard.next_write(Now::at(20_000_000_000)).unwrap();
+        assert!(
+            matches!(&next.request, Request::Patch { name, patch, .. } if name == "a" && patch.count == 2),
+            "{next:?}"
+        );
     }
 
     /// Fault: with `upstream.group: events`, the client's own create was taken for another event.

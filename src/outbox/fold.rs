@@ -221,12 +221,17 @@ impl Outbox {
             Home::Group(_) => (Kind::Storm, WrittenAs::Storm),
         };
         let Some(budget) = self.budgets.peek_mut(&budget_id.0) else { return };
-        let Some(digest) = budget.digest() else { return };
-        let (id, event) = (digest.record, digest.event.clone());
+        let source = budget.source;
+        let Some(digest) = budget.digest_mut() else { return };
+        let id = digest.record;
         if let Some(record) = self.records.get_mut(&id) {
-            record.absorb(event, &mut self.usage, usize::MAX);
+            // Other writers and clients change the record's count only.
+            let more = i32::try_from(occurrences).unwrap_or(i32::MAX);
+            digest.event.count = record.event.count.saturating_add(more);
+            record.absorb(digest.event.clone(), &mut self.usage, usize::MAX);
         } else {
-            let mut record = Record::new(budget.source, budget_id, kind, event, now.mono);
+            let event = digest.event.clone();
+            let mut record = Record::new(source, budget_id, kind, event, now.mono);
             record.since = since;
             record.group = group;
             (record.stand, record.total) = (digest.stand.clone(), digest.total);
@@ -245,7 +250,7 @@ mod tests {
     use crate::clock::Now;
     use crate::correlator::{Field, KeySecret, Policy, Settings};
     use crate::event::Event;
-    use crate::outbox::{self, Answer, DIGEST_REASON, LostReason, Request};
+    use crate::outbox::{self, Answer, DIGEST_REASON, Line, LostReason, Request};
     use crate::shard::{self, Lead, Shard};
 
     /// Fault: after each folded record it waited for one more commit, and was not written before the flood ended.
@@ -421,6 +426,24 @@ mod tests {
         assert_ne!(created.metadata.name, digest.metadata.name);
         assert_eq!(created.count, 10);
         assert!(shard.balance().is_exact());
+    }
+
+    /// Fault: the next fold wrote the count without another writer's part.
+    #[test]
+    fn another_writers_part_of_a_digest_survives_a_fold() {
+        let (mut shard, policy) = budgeted(1, 3);
+        let now = Now::at(1_000_000_000);
+        accept(&mut shard, 0..20, now, &policy);
+        let digest = shard.write_all(now).pop().unwrap();
+        assert_eq!(digest.count, 19);
+        accept(&mut shard, 20..30, now, &policy);
+        // A client labels it after another writer has counted 31.
+        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        shard.follow(&handle, &Event { count: 50, ..digest }, Line::Unstated, now);
+        // With the first record, 11 wait.
+        accept(&mut shard, 30..40, now, &policy);
+        let written = shard.write_all(Now::at(303_000_000_000));
+        assert_eq!(written.iter().map(|event| event.count).collect::<Vec<_>>(), [50 + 11 + 10]);
     }
 
     /// Fault: what came while the digest was being committed was shown one record per token.

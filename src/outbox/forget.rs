@@ -83,17 +83,21 @@ impl Outbox {
             return;
         }
         let draining = self.draining;
-        let Some(record) = self.records.get(&id) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
         let (budget, is_digest) = (record.budget, record.kind.folds());
         let call = record.stand.call(now.mono);
         // The client's change may have brought what was to be tried again.
         let is_done = !record.owes()
             && match record.phase {
-                Phase::Cooling => call != Some(Call::Read),
+                Phase::Cooling => !matches!(call, Some(Call::Read | Call::Delete)),
                 Phase::Backoff(_) => call == Some(Call::Patch),
                 Phase::Settled | Phase::Queued(_) | Phase::Staged(_) | Phase::InFlight(_) => false,
             };
-        if is_done {
+        if is_done && record.create_until.is_some_and(|until| until > now.mono) {
+            // Its deletion depends on the create in limbo.
+            record.phase = Phase::Settled;
+            self.set_record_timer(id);
+        } else if is_done {
             self.remove(id, now);
         } else if !matches!(record.phase, Phase::Cooling) {
             // It is in flight, or waits for its next try.
@@ -290,5 +294,26 @@ mod tests {
             let settled = read.feedback.map(|feedback| feedback.settled);
             assert!(matches!(settled, Some(Settled::Stored { count_moved: 0, .. })), "{is_put}: {settled:?}");
         }
+    }
+
+    /// Fault: after a client's PUT, nothing was known of the create in limbo, which restored the event after a DELETE.
+    #[test]
+    fn a_create_in_limbo_is_watched_after_a_clients_put_and_delete() {
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        let at = |second: i64| Now::at(second * 1_000_000_000);
+        outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, at(0));
+        let id = outbox.next_write(at(0)).unwrap().record;
+        let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        outbox.settle(id, Answer::Retry(retry), at(0));
+        outbox.pause(id);
+        let Answer::Stored(object) = stored("1", 1) else { unreachable!("it is stored") };
+        outbox.rebase(id, &object, Line::Created, at(1));
+        outbox.resume(id, at(1));
+        assert_eq!(outbox.next_write(at(30)), None);
+        outbox.pause(id);
+        outbox.forget(id, at(30));
+        assert!(matches!(outbox.next_write(at(100)).unwrap().request, Request::Read { .. }));
+        outbox.settle(id, Answer::Missing, at(100));
+        assert_eq!((outbox.next_write(at(1000)), outbox.record_count()), (None, 0));
     }
 }

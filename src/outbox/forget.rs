@@ -296,24 +296,32 @@ mod tests {
         }
     }
 
-    /// Fault: after a client's PUT, nothing was known of the create in limbo, which restored the event after a DELETE.
+    /// Fault: after a client's PUT, nothing was known of the create in limbo, which restored the event after a DELETE. A
+    /// released DELETE ended the deletion of what it had created.
     #[test]
-    fn a_create_in_limbo_is_watched_after_a_clients_put_and_delete() {
+    fn a_create_in_limbo_is_deleted_after_a_clients_put_and_delete() {
         let mut outbox = Outbox::new(Settings::default(), 0);
+        outbox.identify("me");
         let at = |second: i64| Now::at(second * 1_000_000_000);
         outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, at(0));
-        let id = outbox.next_write(at(0)).unwrap().record;
+        let write = outbox.next_write(at(0)).unwrap();
+        let (id, Request::Create { event, .. }) = (write.record, write.request) else { unreachable!("it is new") };
         let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
         outbox.settle(id, Answer::Retry(retry), at(0));
         outbox.pause(id);
-        let Answer::Stored(object) = stored("1", 1) else { unreachable!("it is stored") };
+        let mut object = *event;
+        object.metadata.resource_version = "1".into();
         outbox.rebase(id, &object, Line::Created, at(1));
         outbox.resume(id, at(1));
         assert_eq!(outbox.next_write(at(30)), None);
         outbox.pause(id);
         outbox.forget(id, at(30));
         assert!(matches!(outbox.next_write(at(100)).unwrap().request, Request::Read { .. }));
-        outbox.settle(id, Answer::Missing, at(100));
+        outbox.settle(id, Answer::Stored(Box::new(object)), at(100));
+        outbox.pause(id);
+        outbox.resume(id, at(101));
+        assert!(matches!(outbox.next_write(at(101)).unwrap().request, Request::Delete { .. }));
+        outbox.settle(id, Answer::Missing, at(102));
         assert_eq!((outbox.next_write(at(1000)), outbox.record_count()), (None, 0));
     }
 }

@@ -40,7 +40,8 @@ pub struct Rules {
     pub policy: Policy,
     /// Its limits.
     pub settings: Settings,
-    /// `explain.maxBytes` of the live configuration. With less memory, the totals that are compared may begin again.
+    /// `explain.maxBytes` of the live configuration, only to notice a change: with less memory, the live totals may begin
+    /// again. The shadow's own is in `settings`.
     pub explain_bytes: usize,
 }
 

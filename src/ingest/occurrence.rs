@@ -122,7 +122,11 @@ impl Face {
     ) -> Result<Writer, Unable> {
         let policy = self.0.shards.policy();
         let occurrence = occurrence(event.clone(), &policy, || None);
-        let (accepted, writer) = self.0.shards.admit(&policy, occurrence, occurrences, as_it_is, limit, user)?;
+        let admitted = self.0.shards.admit(&policy, occurrence, occurrences, as_it_is, limit, user);
+        let (accepted, writer) = admitted.inspect_err(|unable| match unable {
+            Unable::Full => self.tell_full(event, occurrences, user),
+            Unable::Late => {}
+        })?;
         self.note(event, occurrences, accepted.outcome, user);
         Ok(writer)
     }

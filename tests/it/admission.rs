@@ -527,12 +527,17 @@ async fn requests_that_are_not_occurrences_are_allowed_and_not_counted() {
 #[tokio::test]
 async fn at_the_limits_of_the_outbox_events_are_allowed() {
     let mut cluster = Cluster::new(&format!("{ON}outbox: {{maxRecords: 2, sourcePercent: 100}}\nshards: 1\n")).await;
+    let mut lines = cluster.program.app.shards().tap().read();
     let mut codes = Vec::new();
     for number in 0..4 {
         codes.push(cluster.asks(&event("node-1", &format!("web-{number}"), "A", "m")).await);
     }
     assert_eq!((codes, cluster.answered("full").await), (vec![201; 4], 2.0));
     assert_eq!(cluster.program.balance().ledger.total_rejected(), 2);
+    // Fault: the tap had no line of them.
+    let lines = std::iter::from_fn(|| lines.try_recv().ok());
+    let refused: Vec<_> = lines.filter(|line| line.verdict == "rejected").map(|line| line.why).collect();
+    assert_eq!(refused, ["full", "full"]);
 }
 
 /// Fault: an update beyond `limits` was one rejected occurrence, however many it brought.

@@ -13,7 +13,7 @@ use super::remote::Server;
 use super::report::thousands;
 use super::{Error, print, print_document, printable, table, write};
 use crate::cli::{By, Format, Top};
-use crate::explain::{Window, clean, saved};
+use crate::explain::{Order, Window, clean, saved};
 
 /// Help for the keys, below a live table.
 const HELP: &str = "o object  r reason  c component  n namespace  tab next  1 2 3 last 1m, 10m, 1h\n\
@@ -32,8 +32,8 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 const LOST: &str = "LOST IN ALL";
 
 /// Numbers by which rows can be sorted, with their headings.
-const COLUMNS: [(&str, &str); 4] =
-    [("received", "RECV"), ("perSecond", "RECV/s"), ("writes", "WRITES"), ("lost", LOST)];
+const COLUMNS: [(Order, &str); 4] =
+    [(Order::Received, "RECV"), (Order::PerSecond, "RECV/s"), (Order::Writes, "WRITES"), (Order::Lost, LOST)];
 
 /// The table that is shown, and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,21 +88,23 @@ impl View {
             't' => return Action::Tap,
             'j' => return self.press(Key::Down, rows),
             'k' => return self.press(Key::Up, rows),
-            'o' => self.show(By::Object),
-            'r' => self.show(By::Reason),
-            'c' => self.show(By::Component),
-            'n' => self.show(By::Namespace),
-            '\t' => self.show(match self.by {
-                By::Object | By::Type => By::Reason,
-                By::Reason => By::Component,
-                By::Component => By::Namespace,
-                By::Namespace => By::Object,
-            }),
+            'o' => return self.show(By::Object),
+            'r' => return self.show(By::Reason),
+            'c' => return self.show(By::Component),
+            'n' => return self.show(By::Namespace),
+            '\t' => {
+                return self.show(match self.by {
+                    By::Object | By::Type => By::Reason,
+                    By::Reason => By::Component,
+                    By::Component => By::Namespace,
+                    By::Namespace => By::Object,
+                });
+            }
             '1' => return self.look_at(Window::Minute),
             '2' => return self.look_at(Window::TenMinutes),
             '3' => return self.look_at(Window::Hour),
             '/' => self.typed = Some(String::new()),
-            's' => self.sort = (self.sort + 1) % (COLUMNS.len() + 1),
+            's' => return self.sort_by(self.sort + 1),
             'S' => self.is_reversed = !self.is_reversed,
             'p' | ' ' => self.is_paused = !self.is_paused,
             _ => {}
@@ -123,8 +125,26 @@ impl View {
         Action::Draw
     }
 
-    fn show(&mut self, by: By) {
+    fn show(&mut self, by: By) -> Action {
         (self.by, self.marked) = (by, 0);
+        if self.has(self.order()) { Action::Draw } else { self.sort_by(0) }
+    }
+
+    /// Sorts by the number at this index of `COLUMNS`, or by the next that the table has. The server has chosen the rows
+    /// by the number before.
+    fn sort_by(&mut self, sort: usize) -> Action {
+        self.sort = sort % (COLUMNS.len() + 1);
+        if self.has(self.order()) { Action::Look } else { self.sort_by(self.sort + 1) }
+    }
+
+    /// Returns the number by which the server chooses the rows.
+    fn order(&self) -> Order {
+        COLUMNS.get(self.sort).map_or(Order::Received, |(order, _)| *order)
+    }
+
+    /// Whether the table has this number.
+    fn has(&self, order: Order) -> bool {
+        self.is_of_objects() || order != Order::Lost
     }
 
     fn look_at(&mut self, window: Window) -> Action {
@@ -138,12 +158,12 @@ impl View {
     }
 
     fn sorted_by(&self) -> String {
-        COLUMNS.get(self.sort).map_or("name".to_owned(), |(member, _)| self.heading(member))
+        COLUMNS.get(self.sort).map_or("name".to_owned(), |(order, _)| self.heading(*order))
     }
 
-    fn heading(&self, member: &str) -> String {
-        let name = COLUMNS.into_iter().find(|(known, _)| *known == member).map_or("", |(_, name)| name);
-        let is_of_window = matches!(member, "received" | "writes");
+    fn heading(&self, order: Order) -> String {
+        let name = COLUMNS.into_iter().find(|(known, _)| *known == order).map_or("", |(_, name)| name);
+        let is_of_window = matches!(order, Order::Received | Order::Writes);
         if is_of_window { format!("{name} {}", self.window.label()) } else { name.to_owned() }
     }
 
@@ -163,7 +183,7 @@ impl View {
         let name =
             |row: &Value| ["namespace", "object", "name", "reason"].map(|part| row[part].as_str().map(str::to_owned));
         rows.sort_by(|one, other| match COLUMNS.get(self.sort) {
-            Some((member, _)) => number(other, member).total_cmp(&number(one, member)),
+            Some((order, _)) => number(other, order.label()).total_cmp(&number(one, order.label())),
             None => name(one).cmp(&name(other)),
         });
         if self.is_reversed {
@@ -189,7 +209,7 @@ impl View {
             }
             cells
         });
-        let [received, writes] = ["received", "writes"].map(|member| self.heading(member));
+        let [received, writes] = [Order::Received, Order::Writes].map(|order| self.heading(order));
         let headings: &[&str] = match self.is_of_objects() {
             true => &["OBJECT", "REASON", "RECV/s", &received, &writes, LOST],
             false => &["NAME", "RECV/s", &received, &writes],
@@ -277,7 +297,8 @@ pub fn top(top: &Top) -> Result<(), Error> {
 
 async fn look(server: &Server, top: &Top, view: &View) -> Result<Value, Error> {
     let namespace = top.namespace.as_deref().unwrap_or_default();
-    let query = [("namespace", namespace), ("window", view.window.label()), ("filter", &view.filter)];
+    let (window, sort) = (view.window.label(), view.order().label());
+    let query = [("namespace", namespace), ("window", window), ("filter", &view.filter), ("sort", sort)];
     server.document("top", &query).await
 }
 
@@ -440,7 +461,7 @@ mod tests {
         );
         press(&mut view, "S");
         assert_eq!(order(&view), ["BackOff", "Alarm", "Pulled"]);
-        press(&mut view, "Sss");
+        press(&mut view, "Ss");
         assert_eq!(
             (&*view.sorted_by(), &*order(&view)),
             ("name", &["Alarm", "BackOff", "Pulled"].map(str::to_owned)[..])
@@ -452,6 +473,13 @@ mod tests {
             assert_eq!(view.by, by);
         }
         assert_eq!((press(&mut view, "x"), press(&mut view, "q")), (Action::Draw, Action::End));
+        // Fault: rows were sorted only among those that the server had chosen by another number.
+        assert_eq!((press(&mut view, "s"), view.order()), (Action::Look, Order::Received));
+        assert_eq!((press(&mut view, "sss"), view.order()), (Action::Look, Order::Lost));
+        // Fault: other tables were sorted by losses, which they do not have.
+        assert_eq!((press(&mut view, "r"), view.order()), (Action::Look, Order::Received));
+        assert_eq!((press(&mut view, "sss"), &*view.sorted_by()), (Action::Look, "name"));
+        assert_eq!(press(&mut view, "c"), Action::Draw);
     }
 
     #[test]

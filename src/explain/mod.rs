@@ -24,7 +24,7 @@ pub use history::{Decision, History, Kept, Messages, Verdict};
 pub use marks::Marks;
 use marks::mark;
 use recent::Minutes;
-pub use recent::{Group, MINUTES, Recent, Totals, Window};
+pub use recent::{Group, MINUTES, Order, Recent, Totals, Window};
 use runs::{Origin, Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
 pub use view::{Unseen, saved};

@@ -36,6 +36,30 @@ impl Window {
     }
 }
 
+labelled! {
+    /// The number by which a table is sorted, the largest first.
+    #[derive(Default)]
+    #[expect(missing_docs, reason = "the words of the query")]
+    pub enum Order {
+        #[default]
+        Received = "received",
+        PerSecond = "perSecond",
+        Writes = "writes",
+        Lost = "lost",
+    }
+}
+
+impl Order {
+    /// Parses a label.
+    ///
+    /// # Errors
+    /// Names the allowed labels.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|order| order.label() == text);
+        found.ok_or_else(|| format!("unknown sort {text:?}: allowed are received, perSecond, writes and lost"))
+    }
+}
+
 /// LIMIT: minutes that are drawn.
 pub const MINUTES: usize = 60;
 

@@ -20,7 +20,9 @@ use super::form::accept;
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, Event};
-use crate::explain::{self, Explanation, Group, Query, Recent, Selector, Stored, Totals, Unseen, Window, source};
+use crate::explain::{
+    self, Explanation, Group, Order, Query, Recent, Selector, Stored, Totals, Unseen, Window, source,
+};
 use crate::server::FairPlace;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
@@ -103,6 +105,8 @@ pub struct TopQuery {
     namespace: String,
     /// Window of the counts.
     window: Window,
+    /// Order of the rows.
+    order: Order,
     /// Lower-case text that namespace, kind, name, reason or component must contain.
     filter: String,
 }
@@ -115,6 +119,7 @@ impl TopQuery {
                 // Only the first of several, as in authorisation.
                 "namespace" if choice.namespace.is_empty() => choice.namespace = value.into_owned(),
                 "window" => choice.window = Window::parse(&value)?,
+                "sort" => choice.order = Order::parse(&value)?,
                 "filter" => choice.filter = value.to_ascii_lowercase(),
                 _ => {}
             }
@@ -219,7 +224,7 @@ impl Face {
         let window = query.window;
         // These count all namespaces, so only callers that may see all of them get them.
         let is_of_all = query.namespace.is_empty();
-        let objects = shards.noisiest(ROWS, window, &|history, fact| {
+        let objects = shards.noisiest(ROWS, (window, query.order), &|history, fact| {
             query.wants(&history.namespace, [&*history.kind, &*history.name, &*fact.reason, &*fact.component])
         });
         let groups: Vec<_> = shards.groups().into_iter().flatten().collect();
@@ -233,7 +238,14 @@ impl Face {
                 sum.2 += group.writes.within(window, now.mono);
             }
             let mut rows: Vec<_> = sums.into_iter().filter(|(_, sum)| sum.1 > 0).collect();
-            rows.sort_by(|(one, a), (other, b)| (b.1, one).cmp(&(a.1, other)));
+            #[expect(clippy::cast_precision_loss, reason = "numbers to compare")]
+            let number = |(_, sum): &(&str, (f64, u64, u64))| match query.order {
+                Order::PerSecond => sum.0,
+                // This table has no losses.
+                Order::Received | Order::Lost => sum.1 as f64,
+                Order::Writes => sum.2 as f64,
+            };
+            rows.sort_by(|one, other| number(other).total_cmp(&number(one)).then(one.0.cmp(other.0)));
             let row = |(name, (rate, received, writes)): (&str, (f64, u64, u64))| {
                 let name = if name.is_empty() { "(others)" } else { name };
                 json!({ "name": name, "perSecond": rate, "received": received, "writes": writes })

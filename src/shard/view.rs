@@ -12,7 +12,7 @@ use crate::clock::Now;
 use crate::correlator::{Policy, Rate, RecordId, Suppression, field_value};
 use crate::event::Event;
 use crate::explain::{
-    Budget, Decided, Fact, History, Kept, Known, Object, Part, Query, Record, StormStates, Window, stamp,
+    Budget, Decided, Fact, History, Kept, Known, Object, Order, Part, Query, Record, StormStates, Window, stamp,
 };
 use crate::outbox::Kind;
 
@@ -274,37 +274,51 @@ impl Shard {
         decisions
     }
 
-    /// Returns the selected facts with the most occurrences within a window.
+    /// Returns the selected facts with the largest numbers within a window, each with its number.
     fn noisiest(
         &mut self,
         most: usize,
-        window: Window,
+        (window, order): (Window, Order),
         (is_wanted, storms): (Wanted<'_>, &StormStates),
         now: Now,
-    ) -> Vec<Row> {
+    ) -> Vec<(u64, Row)> {
         self.explain.tell();
         let mut facts: Vec<(u64, &History, usize)> = Vec::new();
         for history in self.explain.histories() {
             let wanted = history.facts.iter().enumerate().filter(|(_, fact)| is_wanted(history, fact));
-            facts.extend(wanted.map(|(number, fact)| (fact.rates.received.within(window, now.mono), history, number)));
+            let sorted = wanted.map(|(number, fact)| match order {
+                Order::Received => (fact.rates.received.within(window, now.mono), history, number),
+                Order::PerSecond => (fact.rates.received.within(Window::Minute, now.mono), history, number),
+                Order::Writes => (fact.rates.writes.within(window, now.mono), history, number),
+                Order::Lost => (self.lost(history, (number, fact), storms), history, number),
+            });
+            let received = |number: usize| history.facts[number].rates.received.within(window, now.mono);
+            facts.extend(sorted.filter(|(sorted, _, number)| *sorted > 0 || received(*number) > 0));
         }
-        facts.sort_by_key(|(received, ..)| std::cmp::Reverse(*received));
+        facts.sort_by_key(|(sorted, ..)| std::cmp::Reverse(*sorted));
         facts.truncate(most);
-        let row = |(received, history, number): (u64, &History, usize)| {
+        let row = |(sorted, history, number): (u64, &History, usize)| {
             let fact = &history.facts[number];
-            Row {
+            let row = Row {
                 namespace: history.namespace.clone(),
                 object: history.object(),
                 reason: fact.reason.clone(),
                 component: fact.component.clone(),
                 per_second: fact.rates.received.per_second(now.mono),
-                received,
+                received: fact.rates.received.within(window, now.mono),
                 writes: fact.rates.writes.within(window, now.mono),
-                // Dropped occurrences that a later write has counted are not lost.
-                lost: self.counts(history, (number, fact), storms).lost.into_values().sum(),
-            }
+                lost: self.lost(history, (number, fact), storms),
+            };
+            (sorted, row)
         };
-        facts.into_iter().filter(|(received, ..)| *received > 0).map(row).collect()
+        facts.into_iter().map(row).collect()
+    }
+
+    /// Returns the number of lost occurrences of a fact. Dropped ones that a later write has counted are not lost.
+    fn lost(&self, history: &History, (number, fact): (usize, &Fact), storms: &StormStates) -> u64 {
+        // Most facts have lost nothing, which is cheaper to see than to count.
+        let is_none = fact.lost.is_empty() && fact.dropped == 0 && fact.into.is_none();
+        if is_none { 0 } else { self.counts(history, (number, fact), storms).lost.into_values().sum() }
     }
 }
 
@@ -341,12 +355,12 @@ impl Shards {
         self.look(0, |shard| shard.explain.is_on())
     }
 
-    /// Returns the selected facts with the most occurrences within a window.
-    pub fn noisiest(&self, most: usize, window: Window, is_wanted: Wanted<'_>) -> Vec<Row> {
+    /// Returns the selected facts with the largest numbers within a window.
+    pub fn noisiest(&self, most: usize, sort: (Window, Order), is_wanted: Wanted<'_>) -> Vec<Row> {
         let storms = self.storm_states();
-        let mut rows = self.each(|shard, now| shard.noisiest(most, window, (is_wanted, &storms), now)).concat();
-        rows.sort_by_key(|row| std::cmp::Reverse(row.received));
+        let mut rows = self.each(|shard, now| shard.noisiest(most, sort, (is_wanted, &storms), now)).concat();
+        rows.sort_by_key(|(sorted, _)| std::cmp::Reverse(*sorted));
         rows.truncate(most);
-        rows
+        rows.into_iter().map(|(_, row)| row).collect()
     }
 }

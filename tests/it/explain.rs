@@ -599,6 +599,34 @@ async fn top_has_windows_and_a_filter() {
     program.stop().await;
 }
 
+/// Fault: rows were sorted by another number only among the 100 with the most occurrences.
+#[tokio::test]
+async fn top_chooses_its_rows_by_the_sorted_number() {
+    let rule = "{match: {reason: [Drops]}, set: {suppression: drop, burstSize: 1}}";
+    let program = start(&format!("correlation: {{rules: [{rule}]}}\n")).await;
+    let client = &mut program.client().await;
+    for number in 0..2 {
+        client.post(&event("node-1", "losing", "Drops", "m")).await;
+        client.post(&event("node-1", "writing", "Others", &format!("m{number}"))).await;
+    }
+    for number in 0..100 {
+        program.app.shards().accept(event("node-1", &format!("web-{number}"), "BackOff", "m"), 3).unwrap();
+    }
+    program.settle().await;
+    let mut first = async |query: &str| {
+        let top = client.get(&format!("/eventweir/v1/top?{query}")).await.json();
+        top["objects"][0]["object"].as_str().unwrap().to_owned() + " " + top["reasons"][0]["name"].as_str().unwrap()
+    };
+    for query in ["", "sort=received", "sort=perSecond"] {
+        let first = first(query).await;
+        assert!(first.starts_with("Pod/web-") && first.ends_with(" BackOff"), "{query}: {first}");
+    }
+    assert_eq!(first("sort=lost").await, "Pod/losing BackOff");
+    assert_eq!(first("sort=writes").await, "Pod/writing BackOff");
+    assert_eq!(program.client().await.get("/eventweir/v1/top?sort=speed").await.status, 400);
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn series_beyond_the_limit_are_counted_as_other() {
     let program = start("explain: {series: 1}\n").await;

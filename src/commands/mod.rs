@@ -40,6 +40,9 @@ const USAGE: u8 = 64;
 /// Exit code for an end with lost occurrences (`EX_TEMPFAIL` of sysexits).
 const LOST: u8 = 75;
 
+/// Exit code after a second Ctrl-C, as of a shell after SIGINT.
+const INTERRUPTED: i32 = 130;
+
 /// Longest wait for the answer of `healthcheck`.
 const DEADLINE: Duration = Duration::from_secs(5);
 
@@ -246,9 +249,19 @@ fn unwritten(source: std::io::Error) -> Error {
     }
 }
 
-/// Waits until `time` has passed or Ctrl-C; without a time, until Ctrl-C.
+/// Waits until `time` has passed or Ctrl-C; without a time, until Ctrl-C. The next Ctrl-C ends the program at once,
+/// because the report may take long.
 async fn end(time: Option<Duration>) {
     let _ended = tokio::time::timeout(time.unwrap_or(Duration::MAX), tokio::signal::ctrl_c()).await;
+    #[expect(clippy::disallowed_methods, reason = "there is nothing to drain")]
+    drop(tokio::spawn(end_at_once()));
+}
+
+#[expect(clippy::exit, reason = "the main thread may be busy or blocked")]
+async fn end_at_once() {
+    if tokio::signal::ctrl_c().await.is_ok() {
+        std::process::exit(INTERRUPTED);
+    }
 }
 
 /// Starts the runtime of async commands.

@@ -2,7 +2,8 @@
 //! there.
 
 use std::fs::File;
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::io::{Read, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
@@ -26,18 +27,29 @@ use crate::upstream::{self, Apiserver};
 /// Time between two updates of the progress line.
 const TICK: Duration = Duration::from_millis(500);
 
+/// Interval in which `--audit` looks for a new file of the log.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// LIMIT: files of a log that is rotated, which are kept open to be read at the end; later ones are left out.
+const FILES: usize = 100;
+
 /// Runs `observe`.
 ///
 /// # Errors
 /// When the configuration is wrong or the cluster cannot be read.
 pub fn observe(observe: &Observe) -> Result<(), Error> {
     let mut compared = compare_and_try(observe.report.config.as_deref())?;
+    // Is kept to the end, because it also ends the program at a second Ctrl-C.
+    let runtime = runtime()?;
     if let Some(audit) = &observe.audit {
-        appended(observe, audit, &mut compared)?;
+        let mut log = AuditLog::open(audit)?;
+        announce(observe);
+        runtime.block_on(log.follow_until(end(observe.time)));
+        log.read(observe, &mut compared)?;
         compared.until = compared.comparison.run_on(Until::Settled);
         return finish(&compared, &observe.report);
     }
-    runtime()?.block_on(watch(observe, &mut compared))?;
+    runtime.block_on(watch(observe, &mut compared))?;
     compared.until = compared.comparison.run_on(Until::Settled);
     compared.notes.push(
         "Observed after the clients' own limits: events that client-go did not write are missing. An audit log at level \
@@ -47,31 +59,64 @@ pub fn observe(observe: &Observe) -> Result<(), Error> {
     finish(&compared, &observe.report)
 }
 
-/// Reports the requests that are appended to an audit log until the end. Reads them once, at the end: they carry their
-/// times.
-fn appended(observe: &Observe, audit: &Path, compared: &mut Compared) -> Result<(), Error> {
-    let begin = open(audit)?.metadata().map_err(|source| reading(&audit.display().to_string(), source))?.len();
-    announce(observe);
-    runtime()?.block_on(end(observe.time));
-    since(observe, audit, begin, compared)
+/// An audit log from now on. It is read once, at the end, because its requests carry their times.
+struct AuditLog<'p> {
+    path: &'p Path,
+    /// Bytes of the first file that were there before.
+    begin: u64,
+    /// The files that have had the path, the oldest first. The API server renames a full one and begins another.
+    // LIMIT: `FILES`.
+    files: Vec<File>,
 }
 
-fn open(audit: &Path) -> Result<File, Error> {
-    File::open(audit).map_err(|error| Error::Input(format!("{}: {error}", audit.display())))
-}
+impl<'p> AuditLog<'p> {
+    fn open(path: &'p Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|error| Error::Input(format!("{}: {error}", path.display())))?;
+        let begin = file.metadata().map_err(|source| reading(&path.display().to_string(), source))?.len();
+        Ok(Self { path, begin, files: vec![file] })
+    }
 
-/// Reports what follows the first `begin` bytes of an audit log.
-fn since(observe: &Observe, audit: &Path, begin: u64, compared: &mut Compared) -> Result<(), Error> {
-    let name = audit.display().to_string();
-    let io = |source| reading(&name, source);
-    let mut log = open(audit)?;
-    // A log that is shorter than before has been rotated; requests in the old file are not counted.
-    let begin = if log.metadata().map_err(io)?.len() < begin { 0 } else { begin };
-    log.seek(SeekFrom::Start(begin)).map_err(io)?;
-    // The last line may be incomplete.
-    let how = How { is_sorted: false, skip_bad: true, namespace: observe.namespace.as_deref() };
-    let recording = Recording::new(log).map_err(io)?;
-    read(compared, recording, &name, &how, Progress::new(observe.report.quiet)).map(drop)
+    async fn follow_until(&mut self, end: impl Future<Output = ()>) {
+        let (mut end, mut ticks) = (pin!(end), tokio::time::interval(LOOK));
+        loop {
+            tokio::select! {
+                () = &mut end => break,
+                _ = ticks.tick() => self.look(),
+            }
+        }
+        self.look();
+    }
+
+    /// Opens the file that the path names now, if it is another one.
+    fn look(&mut self) {
+        let of = |file: &File| file.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+        // For a moment there may be no file.
+        let Ok(file) = File::open(self.path) else { return };
+        if self.files.len() < FILES && self.files.last().is_some_and(|newest| of(newest) != of(&file)) {
+            self.files.push(file);
+        }
+    }
+
+    /// Reports the requests that were appended.
+    fn read(mut self, observe: &Observe, compared: &mut Compared) -> Result<(), Error> {
+        let name = self.path.display().to_string();
+        let io = |source| reading(&name, source);
+        if let Some(first) = self.files.first_mut() {
+            // A file that is shorter than before was copied and cut off.
+            let begin = if first.metadata().map_err(io)?.len() < self.begin { 0 } else { self.begin };
+            first.seek(SeekFrom::Start(begin)).map_err(io)?;
+        }
+        if self.files.len() == FILES {
+            let note = format!("{name} was rotated too often: only its first {FILES} files are counted.");
+            compared.notes.push(note);
+        }
+        let empty: Box<dyn Read> = Box::new(std::io::empty());
+        let all = self.files.into_iter().fold(empty, |all, file| Box::new(all.chain(file)));
+        // The last line may be incomplete.
+        let how = How { is_sorted: false, skip_bad: true, namespace: observe.namespace.as_deref() };
+        let recording = Recording::new(all).map_err(io)?;
+        read(compared, recording, &name, &how, Progress::new(observe.report.quiet)).map(drop)
+    }
 }
 
 fn announce(observe: &Observe) {
@@ -253,17 +298,36 @@ mod tests {
         let before = entry("shop", "a");
         let log = [&*before, &entry("shop", "b"), &entry("bank", "c"), &entry("shop", "d"), r#"{"kind":"Ev"#].concat();
         std::fs::write(file.path(), log).unwrap();
-        let count = |flags: &[&str], begin: usize| {
+        let read = |flags: &[&str], log: AuditLog<'_>| {
             let cli = Cli::try_parse_from(["eventweir", "observe", "-q"].iter().chain(flags)).unwrap();
             let Command::Observe(observe) = cli.command else { unreachable!() };
             let mut compared = compare(None, None).unwrap();
-            since(&observe, file.path(), begin as u64, &mut compared).unwrap();
+            log.read(&observe, &mut compared).unwrap();
             assert_eq!(compared.bad, 1, "the line that is being written");
             compared.comparison.sent()
         };
+        let count = |flags: &[&str], begin: usize| {
+            read(flags, AuditLog { begin: begin as u64, ..AuditLog::open(file.path()).unwrap() })
+        };
         assert_eq!(count(&[], before.len()), 3);
         assert_eq!(count(&["-n", "shop"], before.len()), 2);
-        assert_eq!(count(&[], 1 << 20), 4, "a log that was rotated");
+        assert_eq!(count(&[], 1 << 20), 4, "a log that was copied and cut off");
+        // Faults: after a rotation, the rest of the old file was left out; and the beginning of a new one that was longer.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        std::fs::write(&path, &before).unwrap();
+        let mut log = AuditLog::open(&path).unwrap();
+        for number in 0..2 {
+            let mut file = File::options().append(true).open(&path).unwrap();
+            file.write_all(entry("shop", &format!("b{number}")).as_bytes()).unwrap();
+            std::fs::rename(&path, folder.path().join(format!("audit-{number}.log"))).unwrap();
+            log.look();
+            std::fs::write(&path, [entry("shop", "c"), entry("shop", "d")].concat()).unwrap();
+            log.look();
+        }
+        std::fs::write(&path, entry("shop", "e") + "{").unwrap();
+        log.look();
+        assert_eq!(read(&[], log), 5);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use eventweir::config::Config;
 use eventweir::correlator::{Correlation, Field, Messages, Naming, Policy, Rate, Settings, Suppression};
-use eventweir::event::{ApiGroup, Event, ObjectReference, Time, json};
+use eventweir::event::{ApiGroup, Event, MicroTime, ObjectReference, Time, json};
 use eventweir::replay::{Comparison, Fate, Format, Recording, Until, client_go};
 use eventweir::{outbox, shard};
 use proptest::prelude::*;
@@ -48,8 +48,9 @@ fn compared(storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, u
 fn compared_with(ours: Policy, storm: impl Iterator<Item = (i64, Event)>) -> (Comparison, [(Fate, usize); 2]) {
     let mut comparison = Comparison::default();
     let (policy, settings) = client_go();
-    comparison.add(policy, settings, TTL);
-    comparison.add(ours, Config::default().shard, TTL);
+    comparison.add(policy, settings, TTL, None);
+    let Config { shard, ingest, .. } = Config::default();
+    comparison.add(ours, shard, TTL, ingest.repair.message_bytes());
     for (second, event) in storm {
         comparison.report(event, 1, Some((START + second) * 1_000_000_000));
     }
@@ -253,6 +254,20 @@ fn the_recipes_have_the_documented_effect() {
     }
 }
 
+/// Fault: an event that `serve` repairs was rejected.
+#[test]
+fn repaired_events_are_shown_and_those_beyond_repair_rejected() {
+    let mut long = event(("Pod", "web-0"), "A", "m".repeat(2000), "Normal", "kubelet");
+    long.event_time = Some(MicroTime(START * 1_000_000));
+    (long.reporting_controller, long.reporting_instance) = ("example.com/kubelet".into(), "node-1".into());
+    long.action = "Act".into();
+    let mut elsewhere = event(("Pod", "web-0"), "B", "m".to_owned(), "Normal", "kubelet");
+    elsewhere.involved_object.namespace = "other".into();
+    let (_, [(client_go, _), (ours, _)]) = compared([(0, long), (0, elsewhere)].into_iter());
+    assert_eq!((client_go.shown, client_go.rejected), (0, 2));
+    assert_eq!((ours.shown, ours.rejected), (1, 1));
+}
+
 /// Writes a storm to a file of JSON lines.
 fn recording(storm: impl Iterator<Item = (i64, Event)>) -> tempfile::NamedTempFile {
     let mut lines = Vec::new();
@@ -366,7 +381,7 @@ fn the_column_of_client_go_equals_its_recordings() {
     ] {
         let (mut comparison, mut writes, mut answers) = (Comparison::default(), 0, 0);
         let (policy, settings) = client_go();
-        comparison.add(policy, settings, Duration::ZERO);
+        comparison.add(policy, settings, Duration::ZERO, None);
         let (mut counts, mut stored) = (BTreeMap::new(), None);
         for line in document(&format!("tests/vectors/correlator/{name}.jsonl")).lines() {
             let step: Value = serde_json::from_str(line).unwrap();
@@ -485,8 +500,8 @@ proptest! {
     ) {
         let mut comparison = Comparison::default();
         let (policy, client_go) = client_go();
-        comparison.add(policy, client_go, TTL);
-        comparison.add(Policy { base: Arc::new(settings), rules: Vec::new() }, shard, TTL);
+        comparison.add(policy, client_go, TTL, None);
+        comparison.add(Policy { base: Arc::new(settings), rules: Vec::new() }, shard, TTL, Some(128));
         let (mut at, mut sent) = (START * 1_000_000_000, 0);
         for occurrence in input {
             at += occurrence.5 * 1_000_000_000;

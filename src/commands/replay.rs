@@ -117,8 +117,8 @@ pub(super) fn each(path: &Path, mut see: impl FnMut(Event)) -> Result<(), Error>
 /// Compares client-go with one configuration, and tries each rule that may help.
 pub(super) fn compare_and_try(config: Option<&Path>) -> Result<Compared, Error> {
     let mut compared = compare(config, None)?;
-    let Config { policy, shard, upstream, .. } = load(config)?;
-    compared.comparison.try_rules(&policy, &shard, upstream.store.ttl);
+    let Config { policy, shard, upstream, ingest, .. } = load(config)?;
+    compared.comparison.try_rules(&policy, &shard, upstream.store.ttl, ingest.repair.message_bytes());
     Ok(compared)
 }
 
@@ -133,11 +133,11 @@ fn load(config: Option<&Path>) -> Result<Config, Error> {
 pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<Compared, Error> {
     let mut comparison = Comparison::default();
     let (policy, shard) = client_go();
-    comparison.add(policy, shard, upstream::store::Settings::default().ttl);
+    comparison.add(policy, shard, upstream::store::Settings::default().ttl, None);
     let (mut names, mut configs) = (vec!["client-go".to_owned()], vec![None]);
     for path in [Some(config), against.map(Some)].into_iter().flatten() {
-        let Config { policy, shard, upstream, .. } = load(path)?;
-        comparison.add(policy, shard, upstream.store.ttl);
+        let Config { policy, shard, upstream, ingest, .. } = load(path)?;
+        comparison.add(policy, shard, upstream.store.ttl, ingest.repair.message_bytes());
         let stem = path.and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy().into_owned());
         names.push(stem.filter(|_| against.is_some()).unwrap_or_else(|| "eventweir".to_owned()));
         configs.push(path.map(|path| path.display().to_string()));

@@ -97,6 +97,14 @@ pub enum Repair {
 impl Repair {
     /// Default of `message_bytes`.
     pub const MESSAGE_BYTES: NonZeroUsize = const { NonZeroUsize::new(16 << 10).unwrap() };
+
+    /// Returns the bytes that a message keeps; `None` if events are not repaired.
+    pub const fn message_bytes(self) -> Option<usize> {
+        match self {
+            Self::On { message_bytes } => Some(message_bytes),
+            Self::Off => None,
+        }
+    }
 }
 
 /// When a client is answered.

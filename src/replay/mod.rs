@@ -22,7 +22,7 @@ use smol_str::SmolStr;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{CountOverflow, KeyEncoding, KeySecret, Policy, RecordId, Suppression, record_name};
-use crate::event::{ApiGroup, Event, Time, validate};
+use crate::event::{ApiGroup, Event, Time, repair, validate};
 use crate::outbox::{self, Answer, Request, WrittenAs};
 use crate::shard::{self, Outcome, Shard};
 
@@ -81,7 +81,7 @@ pub struct Fate {
     pub waiting: u64,
     /// Occurrences that were accepted and that no record counts.
     pub lost: u64,
-    /// Occurrences that were refused: the event was invalid, or the outbox full.
+    /// Occurrences that were refused: the event was invalid and not repaired, or the outbox full.
     pub rejected: u64,
     /// Unix nanoseconds at which the first occurrence was shown.
     pub first_shown: Option<i64>,
@@ -131,6 +131,8 @@ struct Owed {
 pub struct Simulation {
     shard: Shard,
     policy: Policy,
+    /// Bytes to which a message is cut; `None` if invalid events are refused instead of repaired.
+    message_bytes: Option<usize>,
     records: Records,
     /// Unix nanoseconds of the first event, where monotonic time begins.
     start: Option<i64>,
@@ -221,14 +223,15 @@ impl Fact {
 }
 
 impl Comparison {
-    /// Adds a proxy with these settings, in front of an API server whose events live for `ttl` (zero: forever).
-    pub fn add(&mut self, policy: Policy, shard: shard::Settings, ttl: Duration) {
-        self.columns.push(Simulation::new(policy, shard, ttl));
+    /// Adds a proxy with these settings, in front of an API server whose events live for `ttl` (zero: forever). With
+    /// `message_bytes`, it repairs events as `serve` does, and cuts messages to that.
+    pub fn add(&mut self, policy: Policy, shard: shard::Settings, ttl: Duration, message_bytes: Option<usize>) {
+        self.columns.push(Simulation::new(policy, shard, ttl, message_bytes));
     }
 
     /// Adds a proxy for each rule to try with this configuration.
-    pub fn try_rules(&mut self, policy: &Policy, shard: &shard::Settings, ttl: Duration) {
-        let trials = Trial::ALL.map(|trial| Simulation::new(trial.apply(policy), shard.clone(), ttl));
+    pub fn try_rules(&mut self, policy: &Policy, shard: &shard::Settings, ttl: Duration, message_bytes: Option<usize>) {
+        let trials = Trial::ALL.map(|trial| Simulation::new(trial.apply(policy), shard.clone(), ttl, message_bytes));
         self.trials = trials.into();
     }
 
@@ -344,13 +347,14 @@ impl Comparison {
 }
 
 impl Simulation {
-    fn new(policy: Policy, settings: shard::Settings, ttl: Duration) -> Self {
+    fn new(policy: Policy, settings: shard::Settings, ttl: Duration, message_bytes: Option<usize>) -> Self {
         // A fixed secret makes equal runs equal; keys need not be secret here.
         let mut shard = Shard::new(KeySecret(0, 0), settings, 0);
         shard.note_folds();
         Self {
             shard,
             policy,
+            message_bytes,
             records: Records::new(i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX)),
             start: None,
             now: 0,
@@ -371,6 +375,9 @@ impl Simulation {
         }
         event.metadata.resource_version = SmolStr::default();
         event.metadata.uid = SmolStr::default();
+        if let Some(message_bytes) = self.message_bytes {
+            drop(repair::repair(ApiGroup::Core, &mut event, message_bytes, || self.now));
+        }
         if validate::create(ApiGroup::Core, &event).is_err() {
             self.fate(fact).rejected += u64::from(number);
             return;

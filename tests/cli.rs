@@ -138,6 +138,11 @@ fn replay_continues_until_the_given_time() {
         assert_eq!(until(time), ("2023-04-14T04:00:00Z".to_owned(), 0));
     }
     assert_eq!(eventweir(&["replay", &path, "--until", "later"]).status.code(), Some(64));
+    // Fault: such a time was ignored.
+    let output = eventweir(&["replay", &path, "--until", "2023-04-14T02:00:00Z"]);
+    assert_eq!(output.status.code(), Some(64));
+    let text = stderr(&output);
+    assert!(text.contains("--until is before the newest event, which is of 2023-04-14T02:01:07.000000Z"), "{text}");
 }
 
 /// The names are as long as Kubernetes allows.
@@ -259,20 +264,83 @@ fn replay_counts_events_out_of_order_or_sorts_them() {
 
 #[test]
 fn replay_names_the_line_that_is_no_event() {
-    let event = "{\"involvedObject\":{\"name\":\"web-0\"}}";
+    let event = "{\"involvedObject\":{\"name\":\"web-0\"},\"lastTimestamp\":\"2026-03-01T08:00:00Z\"}";
     let (_file, path) = file(&format!("{event}\n\n{{\"kind\":\"Pod\",\"apiVersion\":\"v1\"}}\n"));
     let output = eventweir(&["replay", &path]);
     assert_eq!(output.status.code(), Some(64));
     let text = stderr(&output);
     assert!(text.contains(" line 3 is no Event: it has kind \"Pod\"") && text.contains("--skip-bad"), "{text}");
     let output = eventweir(&["replay", &path, "--skip-bad"]);
-    assert!(output.status.success() && stdout(&output).contains("1 document that is no event left out"));
+    assert!(output.status.success() && stdout(&output).contains("1 document left out: no event, or "));
     let (_file, path) = file(&format!("{event}\n{{\"level\":\"info\"}}\n"));
     let text = stderr(&eventweir(&["replay", &path]));
     assert!(text.contains(" line 2 is no Event: it has neither kind, involvedObject nor regarding"), "{text}");
     let output = eventweir(&["replay", "/no/such/file"]);
     assert_eq!(output.status.code(), Some(64));
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
+}
+
+/// Fault: events without a time were replayed in 1970.
+#[test]
+fn replay_needs_a_time_to_begin_with() {
+    let event = "{\"reason\":\"A\",\"involvedObject\":{\"kind\":\"Pod\",\"name\":\"web-0\"}}\n";
+    let timed = event.replace("\"reason\"", "\"lastTimestamp\":\"2026-03-01T08:00:00Z\",\"reason\"");
+    let (_file, path) = file(&[event, &timed, event].concat());
+    for flags in [&["replay", &*path][..], &["replay", &path, "--sort-by-time"]] {
+        let output = eventweir(flags);
+        assert_eq!(output.status.code(), Some(64));
+        assert!(stderr(&output).contains("none with one before it: A of Pod/web-0"), "{}", stderr(&output));
+    }
+    let text = stdout(&eventweir(&["replay", &path, "--skip-bad"]));
+    assert!(text.starts_with("2 events of 1 object, 08:00:00Z to 08:00:00Z, "), "{text}");
+    assert!(text.contains("1 event without a time replayed at the time of the event before."), "{text}");
+    assert!(text.contains("1 document left out: no event, or without a time."), "{text}");
+    let text = stdout(&eventweir(&["replay", &path, "--skip-bad", "--sort-by-time"]));
+    assert!(text.starts_with("1 event of ") && text.contains("2 documents left out"), "{text}");
+}
+
+/// Fault: while the report was made, Ctrl-C did nothing.
+#[test]
+fn a_second_interrupt_ends_observe_at_once() {
+    let (log, path) = file("");
+    let mut observe = Command::new(env!("CARGO_BIN_EXE_eventweir"))
+        .args(["observe", "--audit", &path, "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(observe.stderr.take().unwrap()).lines();
+    assert!(said.next().unwrap().unwrap().starts_with("observing"));
+    // The report is longer than the pipe that is not read.
+    let entry = |number: usize| {
+        format!(
+            r#"{{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"create","stageTimestamp":"2026-03-01T08:00:00.500000Z","objectRef":{{"resource":"events","namespace":"shop","name":"e{number}","apiVersion":"v1"}},"responseStatus":{{"code":201}},"requestObject":{{"metadata":{{"name":"e{number}","namespace":"shop"}},"involvedObject":{{"kind":"Pod","name":"web-{number}","namespace":"shop"}},"reason":"R","type":"Normal"}}}}"#
+        ) + "\n"
+    };
+    std::fs::write(log.path(), (0..500).map(entry).collect::<String>()).unwrap();
+    let catches_interrupts = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", observe.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
+        u64::from_str_radix(caught, 16).unwrap() & 2 != 0
+    };
+    while !catches_interrupts() {
+        std::thread::yield_now();
+    }
+    let (ended, has_ended) = mpsc::sync_channel::<()>(1);
+    let pid = rustix::process::Pid::from_child(&observe);
+    let interrupts = std::thread::spawn(move || {
+        for _ in 0..200 {
+            let _gone = rustix::process::kill_process(pid, Signal::Int);
+            if has_ended.recv_timeout(std::time::Duration::from_millis(50)).is_ok() {
+                return;
+            }
+        }
+        let _gone = rustix::process::kill_process(pid, Signal::Kill);
+    });
+    let code = observe.wait().unwrap().code();
+    ended.send(()).unwrap();
+    interrupts.join().unwrap();
+    assert_eq!(code, Some(130));
 }
 
 #[test]
@@ -500,6 +568,11 @@ fn check_config_prints_which_rule_matches_an_event_and_why() {
         "{}",
         stderr(&output)
     );
+    // Fault: a file without events passed for one that no rule matches.
+    let (_empty, empty) = file("\n");
+    let output = eventweir(&["check-config", &config, "--event", &empty]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains(" has no events"), "{}", stderr(&output));
 }
 
 #[test]

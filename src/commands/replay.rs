@@ -11,8 +11,9 @@ use super::report::{Compared, finish, plural, thousands};
 use crate::cli::Replay;
 use crate::clock::{Clock, Mono};
 use crate::config::{self, Config};
-use crate::event::Event;
-use crate::replay::{Bad, Comparison, Format, Recording, Report, client_go};
+use crate::event::{Event, MicroTime};
+use crate::explain::clean;
+use crate::replay::{Bad, Comparison, Format, Recording, Report, Until, client_go};
 use crate::upstream;
 
 /// LIMIT: points in time over which the occurrences of one record are spread; one may get several occurrences.
@@ -39,6 +40,12 @@ pub fn replay(replay: &Replay) -> Result<(), Error> {
     if without > 0 && compared.comparison.sent() == 0 {
         let advice = "record events at audit level Request";
         return Err(Error::Input(format!("{name} has no request bodies of events: {advice}")));
+    }
+    if let (Until::At(until), Some((_, newest))) = (replay.until, compared.comparison.span())
+        && until < newest
+    {
+        let newest = MicroTime::from_unix_nanos(newest);
+        return Err(Error::Input(format!("--until is before the newest event, which is of {newest}")));
     }
     compared.until = compared.comparison.run_on(replay.until);
     finish(&compared, &replay.report)
@@ -67,11 +74,21 @@ pub(super) fn read(
     how: &How<'_>,
     mut progress: Progress,
 ) -> Result<u64, Error> {
-    let mut unsorted = Vec::new();
+    let (mut unsorted, mut untimed) = (Vec::new(), 0);
     while let Some(found) = recording.next() {
         match found.map_err(|source| reading(name, source))? {
             Ok(report) if how.namespace.is_some_and(|only| report.event.metadata.namespace != only) => {}
+            Ok(Report { event, at: None, .. }) if how.is_sorted || compared.comparison.span().is_none() => {
+                if !how.skip_bad {
+                    return Err(Error::Input(without_time(name, &event)));
+                }
+                compared.bad += 1;
+            }
             Ok(report) if how.is_sorted => unsorted.push(Some(Box::new(report))),
+            Ok(Report { event, occurrences, at: None, .. }) => {
+                untimed += 1;
+                compared.comparison.report(event, occurrences, None);
+            }
             Ok(Report { event, occurrences, at, .. }) => compared.comparison.report(event, occurrences, at),
             Err(Bad { .. }) if how.skip_bad => compared.bad += 1,
             Err(bad) => {
@@ -82,6 +99,10 @@ pub(super) fn read(
     }
     spread(&mut compared.comparison, unsorted);
     progress.end();
+    if untimed > 0 {
+        let number = plural(untimed, "event");
+        compared.notes.push(format!("{number} without a time replayed at the time of the event before."));
+    }
     let without = recording.without_body();
     if without > 0 {
         compared.notes.push(format!(
@@ -90,6 +111,15 @@ pub(super) fn read(
         ));
     }
     Ok(without)
+}
+
+fn without_time(name: &str, event: &Event) -> String {
+    let object = &event.involved_object;
+    let event = clean(&format!("{} of {}/{}", event.reason, object.kind, object.name), 300);
+    format!(
+        "{name} has an event without a time, and none with one before it: {event}\n  expected lastTimestamp, eventTime, \
+         firstTimestamp or metadata.creationTimestamp; --skip-bad skips and counts such events"
+    )
 }
 
 /// Opens a file, or standard input for `-`, and returns its name.
@@ -102,16 +132,18 @@ fn open(path: &Path) -> Result<(String, Box<dyn Read>), Error> {
     Ok((name, Box::new(file)))
 }
 
-/// Calls `see` for each event of a file in any format.
+/// Calls `see` for each event of a file in any format, which must have some.
 pub(super) fn each(path: &Path, mut see: impl FnMut(Event)) -> Result<(), Error> {
     let (name, input) = open(path)?;
+    let mut is_empty = true;
     for found in Recording::new(input).map_err(|source| reading(&name, source))? {
         match found.map_err(|source| reading(&name, source))? {
             Ok(report) => see(report.event),
             Err(bad) => return Err(Error::Input(format!("{name} {bad}"))),
         }
+        is_empty = false;
     }
-    Ok(())
+    if is_empty { Err(Error::Input(format!("{name} has no events"))) } else { Ok(()) }
 }
 
 /// Compares client-go with one configuration, and tries each rule that may help.
@@ -148,7 +180,7 @@ pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<C
 /// Reports events in order of time, with the occurrences of each spread evenly from its first to its newest.
 fn spread(comparison: &mut Comparison, mut reports: Vec<Option<Box<Report>>>) {
     let mut next: BinaryHeap<Reverse<(i64, usize, u32)>> = BinaryHeap::new();
-    let begin = |report: &Report| report.from.filter(|_| report.occurrences > 1).or(report.at).unwrap_or(i64::MIN);
+    let begin = |report: &Report| report.from.filter(|_| report.occurrences > 1).or(report.at).unwrap_or_default();
     next.extend(reports.iter().flatten().enumerate().map(|(index, report)| Reverse((begin(report), index, 0))));
     // Frees each event at its last step, because the simulated proxies grow meanwhile.
     while let Some(Reverse((at, index, step))) = next.pop() {
@@ -156,12 +188,11 @@ fn spread(comparison: &mut Comparison, mut reports: Vec<Option<Box<Report>>>) {
         let steps = report.occurrences.clamp(1, STEPS);
         // The first steps get the remainder.
         let number = (report.occurrences / steps + u32::from(step < report.occurrences % steps)).max(1);
-        let time = (at != i64::MIN).then_some(at);
         if step + 1 == steps {
-            comparison.report(report.event, number, time);
+            comparison.report(report.event, number, Some(at));
             continue;
         }
-        comparison.report(report.event.clone(), number, time);
+        comparison.report(report.event.clone(), number, Some(at));
         let at = report.from.zip(report.at).map_or(at, |(from, newest)| {
             let whole = i128::from((newest - from).max(0));
             let part = whole * i128::from(step + 1) / i128::from((steps - 1).max(1));

@@ -282,11 +282,7 @@ fn notes(compared: &Compared) -> String {
         notes.push("Occurrences of facts beyond the first 100,000 are counted together, as (others).".to_owned());
     }
     if compared.bad > 0 {
-        notes.push(format!(
-            "{} that {} no event left out.",
-            plural(compared.bad, "document"),
-            if compared.bad == 1 { "is" } else { "are" }
-        ));
+        notes.push(format!("{} left out: no event, or without a time.", plural(compared.bad, "document")));
     }
     let (late, sent) = (compared.comparison.out_of_order(), compared.comparison.sent());
     if late > 0 {

@@ -131,7 +131,7 @@ impl Selector {
     /// Parses the pairs of a query string.
     ///
     /// # Errors
-    /// Names the unknown parameter or decision, or the limit of alternatives.
+    /// Names the unknown parameter or decision, the object without a kind, or the limit of alternatives.
     pub fn parse<'a>(
         pairs: impl Iterator<Item = (std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)>,
     ) -> Result<Self, String> {
@@ -144,6 +144,14 @@ impl Selector {
             if let Some(other) = values.iter().find(|value| name == "verdict" && !is_known(value)) {
                 let allowed = VERDICTS.map(Verdict::label).join(", ");
                 return Err(format!("verdict: {other:?} is not allowed; allowed: {allowed}"));
+            }
+            // An object in full: `web-0` alone would select nothing.
+            let is_object = |value: &String| {
+                let parts = value.split_once('/').filter(|(kind, name)| !kind.is_empty() && !name.is_empty());
+                value.ends_with('*') || parts.is_some()
+            };
+            if let Some(other) = values.iter().find(|value| name == "object" && !is_object(value)) {
+                return Err(format!("object: {other:?} is not allowed; allowed: KIND/NAME, such as pod/web-*"));
             }
             selector.conditions.push((name, values));
         }

@@ -195,9 +195,14 @@ fn a_storm_record_has_its_newest_message() {
 #[test]
 fn the_tap_selects_objects_as_kubectl_names_them() {
     let line = Line { kind: "Pod".into(), name: "web-0".into(), ..Line::default() };
-    let wants = |object: &str| Selector::parse([("object".into(), object.into())].into_iter()).unwrap().wants(&line);
+    let parse = |object: &str| Selector::parse([("object".into(), object.to_owned().into())].into_iter());
+    let wants = |object: &str| parse(object).unwrap().wants(&line);
     assert!(["po/web-0", "pods/web-*", "Pod/web-0", "Po*", "job/x,pod/web-0"].into_iter().all(wants));
-    assert!(!["po/web-1", "job/web-0", "web-0", "pods/web"].into_iter().any(wants));
+    assert!(!["po/web-1", "job/web-0", "pods/web"].into_iter().any(wants));
+    // Fault: an object without its kind selected nothing, without a word.
+    for object in ["web-0", "po/web-0,web-1", "/web-0", "pod/", ""] {
+        assert!(parse(object).unwrap_err().ends_with("allowed: KIND/NAME, such as pod/web-*"), "{object}");
+    }
 }
 
 /// Fault: a component with a slash selected nothing, because it was cut at the slash.

@@ -663,7 +663,7 @@ async fn the_tap_shows_the_outcome_of_occurrences() {
     for _ in 1..16 {
         others.push(open("").await);
     }
-    for (query, status) in [("", 429), ("?nonsense=1", 400), ("?max-rate=two", 400)] {
+    for (query, status) in [("", 429), ("?nonsense=1", 400), ("?max-rate=two", 400), ("?object=web-0", 400)] {
         assert_eq!(program.client().await.get(&format!("/eventweir/v1/tap{query}")).await.status, status);
     }
     program.client().await.post(&event("node-1", "other", "R", "m")).await;

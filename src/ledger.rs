@@ -166,6 +166,15 @@ impl LostReason {
             Self::Unknown => "unknown",
         }
     }
+
+    /// Whether the configuration, a client or the end of the namespace asked for the loss, so that it is no fault. The
+    /// alert `EventweirLosesEvents` excludes the same reasons.
+    pub const fn is_intended(self) -> bool {
+        match self {
+            Self::Suppressed | Self::Deleted | Self::Refused(RefusalReason::NamespaceGone) => true,
+            Self::Refused(_) | Self::Shutdown | Self::Expired | Self::Unknown => false,
+        }
+    }
 }
 
 labelled! {

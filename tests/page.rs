@@ -198,11 +198,11 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
         { childList: true, characterData: true, subtree: true })";
     browser.evaluate(watch).await;
     let alarm = "document.getElementById('alarm').textContent";
-    let losing = browser.evaluate(alarm).await;
+    let losses = browser.evaluate(alarm).await;
     load(400);
     browser.until(&format!("window.same === true && {received} === 1604")).await;
     assert_eq!(browser.evaluate("document.activeElement === link && link.isConnected").await, json!(true));
-    assert!(losing.as_str().unwrap().starts_with("! LOSING: ") && browser.evaluate(alarm).await != losing, "{losing}");
+    assert!(losses.as_str().unwrap().starts_with("OK: of ") && browser.evaluate(alarm).await != losses, "{losses}");
     assert_eq!(browser.evaluate("said").await, json!(0));
     // Fault: a link with the focus came to name another object, because rows changed by their position.
     let last = "window.moved = [...document.querySelectorAll('#live a')].at(-1); moved.focus(); moved.textContent";

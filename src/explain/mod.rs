@@ -37,7 +37,7 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, KeySecret, LruMap, RecordId};
 use crate::event::{Event, cut};
 use crate::limits::Share;
-use crate::outbox::Kind;
+use crate::outbox::{Kind, LostReason};
 
 /// LIMIT: counted groups of similar events, over all shards; further groups are counted together.
 const GROUPS: usize = 10_000;
@@ -95,8 +95,8 @@ pub struct Store {
     places: std::collections::HashMap<Key, usize, BuildKeyHasher>,
     /// Occurrences that are counted in runs only.
     runs: Runs,
-    /// Occurrences, writes and losses per minute; losses also if nothing else is kept.
-    flow: [Minutes; 3],
+    /// Occurrences, writes, losses, and losses by a fault, per minute; losses also if nothing else is kept.
+    flow: [Minutes; 4],
     /// How often each rule was chosen; the first counts events that no rule matches.
     // LIMIT: one per rule, and one.
     rule_hits: Vec<u64>,
@@ -160,7 +160,7 @@ impl Store {
             group_bytes: Share::default(),
             places: std::collections::HashMap::default(),
             runs: Runs::default(),
-            flow: [Minutes::default(); 3],
+            flow: [Minutes::default(); 4],
             rule_hits: Vec::new(),
             rejected: 0,
             forgotten_until: None,
@@ -412,8 +412,12 @@ impl Store {
     }
 
     /// Counts lost occurrences.
-    pub fn lose(&mut self, number: u64, now: Now) {
-        self.flow[2].add(now.mono, u32::try_from(number).unwrap_or(u32::MAX));
+    pub fn lose(&mut self, reason: LostReason, number: u64, now: Now) {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        self.flow[2].add(now.mono, number);
+        if !reason.is_intended() {
+            self.flow[3].add(now.mono, number);
+        }
     }
 
     /// Notes an answer of the upstream, a refusal or a deletion that concerns a fact.

@@ -69,8 +69,8 @@ impl Store {
         &self.groups
     }
 
-    /// Returns occurrences, writes and losses per minute, the newest first.
-    pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 3] {
+    /// Returns occurrences, writes, losses, and losses by a fault, per minute, the newest first.
+    pub fn flow(&self, now: Mono) -> [[u32; MINUTES]; 4] {
         self.flow.map(|minutes| minutes.list(now))
     }
 

@@ -276,11 +276,11 @@ impl Face {
         })
     }
 
-    /// Returns occurrences, writes and losses per minute of the last hour, the oldest first.
+    /// Returns occurrences, writes, losses, and losses by a fault, per minute of the last hour, the oldest first.
     fn per_minute(&self) -> Value {
         let flow = self.0.shards.flow().map(|minutes| minutes.into_iter().rev().collect::<Vec<u64>>());
-        let [received, written, lost] = flow;
-        json!({ "received": received, "written": written, "lost": lost })
+        let [received, written, lost, by_fault] = flow;
+        json!({ "received": received, "written": written, "lost": lost, "lostByFault": by_fault })
     }
 
     /// Returns the ledger.

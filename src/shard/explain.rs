@@ -101,7 +101,7 @@ impl Shard {
     pub(super) fn lose(&mut self, reason: LostReason, number: u64, now: Now) {
         self.ledger.lose(reason, number);
         if number > 0 {
-            self.explain.lose(number, now);
+            self.explain.lose(reason, number, now);
         }
     }
 
@@ -165,9 +165,9 @@ impl Shards {
             .fold(Unseen::default(), Unseen::plus)
     }
 
-    /// Returns occurrences, writes and losses per minute, the newest first.
-    pub fn flow(&self) -> [[u64; MINUTES]; 3] {
-        let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 3]);
+    /// Returns occurrences, writes, losses, and losses by a fault, per minute, the newest first.
+    pub fn flow(&self) -> [[u64; MINUTES]; 4] {
+        let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 4]);
         for flow in self.each(|shard, _| shard.kept().flow(now)) {
             for (sum, number) in sum.iter_mut().flatten().zip(flow.into_iter().flatten()) {
                 *sum += u64::from(number);

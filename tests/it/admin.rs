@@ -102,20 +102,30 @@ async fn while_draining_it_is_not_ready_but_alive() {
     assert_eq!((balance.ledger.total_written(), balance.ledger.total_lost()), (1, 0));
 }
 
-/// Losses of long ago do not hide the state of now.
+/// Losses of long ago do not hide the state of now. Fault: the page warned of losses that the configuration asks for,
+/// and the alert did not.
 #[tokio::test]
-async fn the_page_warns_of_the_losses_of_the_last_ten_minutes() {
-    let program = start("correlation: {suppression: drop, burstSize: 1}\nexplain: {enabled: false}\n").await;
+async fn the_page_warns_of_the_faults_of_the_last_ten_minutes() {
+    let fake = FakeApiserver::manual();
+    fake.plan(|seen| if seen.object == "bad" { Fault::Before(422) } else { Fault::None });
+    let yaml = "correlation: {suppression: drop, burstSize: 1}\nexplain: {enabled: false}\n";
+    let program = start_before(&fake, yaml).await;
     let (admin, client) = (&mut program.admin().await, &mut program.client().await);
     for _ in 0..4 {
         client.post(&plain()).await;
     }
+    program.settle().await;
     let page = admin.get("/").await.text();
-    assert!(page.contains("! LOSING</strong>: 3 occurrences in the last ten minutes; by reason below."), "{page}");
+    let text = "OK</strong>: of 3 occurrences lost in the last ten minutes, none was lost by a fault.";
+    assert!(page.contains(text), "{page}");
+    client.post(&event("node-1", "bad", "R", "m")).await;
+    program.settle().await;
+    let page = admin.get("/").await.text();
+    assert!(page.contains("! LOSING</strong>: 1 occurrences in the last ten minutes; by reason below."), "{page}");
     program.clock.advance(Duration::from_secs(660));
     let page = admin.get("/").await.text();
     assert!(page.contains("OK</strong>: nothing was lost in the last ten minutes."), "{page}");
-    assert!(page.contains("<dt>lost</dt><dd>3</dd>"), "{page}");
+    assert!(page.contains("<dt>lost</dt><dd>4</dd>"), "{page}");
     program.stop().await;
 }
 
@@ -174,11 +184,13 @@ async fn the_page_shows_an_outbox_that_is_full_of_bytes() {
 /// Fault: only the first of them was shown.
 #[tokio::test]
 async fn the_page_shows_all_problems_with_a_link_each() {
-    let limits = "outbox: {maxRecords: 1, coalesceInterval: 1h}\n";
-    let program = start(&format!("correlation: {{suppression: drop, burstSize: 1}}\n{limits}")).await;
+    let fake = FakeApiserver::manual();
+    fake.plan(|seen| if seen.object.starts_with("bad") { Fault::Before(422) } else { Fault::None });
+    let program = start_before(&fake, "outbox: {maxRecords: 1, coalesceInterval: 1h}\n").await;
     let client = &mut program.client().await;
-    for _ in 0..3 {
-        client.post(&plain()).await;
+    for object in ["bad-1", "bad-2", "web-0"] {
+        client.post(&event("node-1", object, "R", "m")).await;
+        program.settle().await;
     }
     let page = program.admin().await.get("/").await.text();
     let (_, alarms) = page.split_once("<p id=\"alarm\">").unwrap();

@@ -164,8 +164,11 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
     let ledger = &top["ledger"];
     let full = full(&admin);
     let mut html = Html::default();
-    let lost = top["perMinute"]["lost"].as_array().into_iter().flatten().rev().take(ALARM_MINUTES);
-    let alarms = alarms(&admin, lost.filter_map(Value::as_u64).sum(), full);
+    let lost = ["lost", "lostByFault"].map(|member| {
+        let minutes = top["perMinute"][member].as_array().into_iter().flatten();
+        minutes.rev().take(ALARM_MINUTES).filter_map(Value::as_u64).sum()
+    });
+    let alarms = alarms(&admin, lost, full);
     html.tag("<p id=\"alarm\">");
     for (number, (alarm, target)) in alarms.iter().enumerate() {
         // Only the first word of the first is announced, because numbers change all the time.
@@ -314,8 +317,9 @@ fn conditions(rule: &Rule) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the problems, the most severe first, each with the metric or the page that shows it.
-fn alarms(admin: &Admin, lost: u64, full: usize) -> Vec<(String, &'static str)> {
+/// Returns the problems, the most severe first, each with the metric or the page that shows it. `by_fault` of the lost
+/// occurrences were lost by a fault.
+fn alarms(admin: &Admin, [lost, by_fault]: [u64; 2], full: usize) -> Vec<(String, &'static str)> {
     let upstream = admin.upstream();
     let mut alarms = Vec::new();
     if !admin.0.monitor.is_up() {
@@ -332,12 +336,16 @@ fn alarms(admin: &Admin, lost: u64, full: usize) -> Vec<(String, &'static str)> 
     if upstream.starts_with("forbidden") {
         alarms.push((format!("! UPSTREAM {upstream}."), "eventweir_upstream_forbidden"));
     }
-    if lost > 0 {
-        let text = format!("! LOSING: {lost} occurrences in the last ten minutes; by reason below.");
+    if by_fault > 0 {
+        let text = format!("! LOSING: {by_fault} occurrences in the last ten minutes; by reason below.");
         alarms.push((text, "eventweir_ledger_lost_total"));
     }
     if alarms.is_empty() {
-        alarms.push(("OK: nothing was lost in the last ten minutes.".to_owned(), ""));
+        let text = match lost {
+            0 => "OK: nothing was lost in the last ten minutes.".to_owned(),
+            _ => format!("OK: of {lost} occurrences lost in the last ten minutes, none was lost by a fault."),
+        };
+        alarms.push((text, ""));
     }
     alarms
 }

@@ -99,7 +99,7 @@ fn tap_line(line: &Value, width: usize) -> Option<String> {
     }
     let text = |member: &str| clean(line[member].as_str().unwrap_or_default(), width);
     let time = text("time");
-    let time = time.split_once('T').map(|(_, time)| time.get(..12).unwrap_or(time).to_owned())?;
+    let time = time.split_once('T').map(|(_, time)| format!("{}Z", time.get(..12).unwrap_or(time)))?;
     let (verdict, object) = (text("verdict"), format!("{}/{}", text("kind"), text("name")));
     let why = if text("why").is_empty() { String::new() } else { format!("  ({})", text("why")) };
     let number = line["occurrences"].as_u64().filter(|number| *number != 1);
@@ -214,10 +214,10 @@ fn cell(value: &Value, width: usize) -> String {
     }
 }
 
-/// Returns the time of day.
+/// Returns the time of day, which is UTC.
 fn time(value: &Value) -> String {
     let text = value.as_str().unwrap_or("-");
-    text.split_once('T').map_or(text, |(_, time)| time.get(..8).unwrap_or(time)).to_owned()
+    text.split_once('T').map_or(text.to_owned(), |(_, time)| format!("{}Z", time.get(..8).unwrap_or(time)))
 }
 
 fn list(value: &Value) -> Vec<Value> {
@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn a_budget_with_tokens_has_no_next_one() {
         let budget = |tokens| json!({ "budgets": [{ "tokens": tokens, "nextToken": "2026-03-01T08:00:00.000000Z" }] });
-        assert!(budgets(&budget(0), WIDTH).contains("next 08:00:00"));
+        assert!(budgets(&budget(0), WIDTH).contains("next 08:00:00Z"));
         assert!(!budgets(&budget(1), WIDTH).contains("next"));
     }
 

@@ -471,7 +471,7 @@ fn stamp(nanos: i64) -> String {
 fn clock(nanos: i64, other: i64) -> String {
     let (text, other) = (stamp(nanos), stamp(other));
     match (text.split_once('T'), other.split_once('T')) {
-        (Some((day, time)), Some((other, _))) if day == other => time.trim_end_matches('Z').to_owned(),
+        (Some((day, time)), Some((other, _))) if day == other => time.to_owned(),
         _ => text,
     }
 }

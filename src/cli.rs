@@ -202,7 +202,8 @@ pub struct Flags {
     /// Directory of this process only; keeps what waits on the disk, to survive a crash [default: none].
     #[arg(long, value_name = "DIR")]
     pub spool_dir: Option<String>,
-    /// Where to write every occurrence as a JSON line: `none`, `stdout`, or a path with a `/` in it.
+    /// Where to write every accepted occurrence as a JSON line: `none`, `stdout`, or the path of a file. Write `./name`
+    /// for a file in this folder.
     #[arg(long, value_name = "TARGET")]
     pub event_log: Option<String>,
     /// Format of log lines: `text` or `json`.
@@ -490,7 +491,7 @@ pub struct Top {
     /// Only events whose namespace, kind, name, reason or component contains this.
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// Number of rows, at most 100; 0 is 100.
+    /// Number of rows, 1 to 100; 0 shows as many as possible (100).
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
     /// Print one table and exit, which is the default without a terminal and with another --output.

@@ -1,4 +1,4 @@
-//! The optional log of every occurrence as one JSON line, to standard output or a file, as client-go's `StartLogging`.
+//! The optional log of every accepted occurrence as one JSON line, to standard output or a file, as client-go's `StartLogging`.
 //!
 //! A separate task writes. When it cannot keep up, lines are left out and counted, and no client waits.
 

@@ -68,7 +68,7 @@ pub struct Config {
     pub tls: Tls,
     /// The program's own log.
     pub log: Log,
-    /// Where to write every occurrence as a JSON line. Default nowhere.
+    /// Where to write every accepted occurrence as a JSON line. Default nowhere.
     pub event_log: Option<Target>,
     /// The upstream, which stores records.
     pub upstream: Upstream,

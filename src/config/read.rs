@@ -265,7 +265,7 @@ fn writable(path: &Path, folder: &Path) -> io::Result<()> {
 fn event_log() -> Form<'static, Option<Target>> {
     Form::of_text(
         values::mixed(),
-        "none, stdout or the path of a file, with a / in it",
+        "none, stdout, or the path of a file, which is ./name for one in this folder",
         |text| match text {
             "none" => Some(None),
             "stdout" => Some(Some(Target::Stdout)),

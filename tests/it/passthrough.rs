@@ -189,7 +189,7 @@ async fn equal_events_are_one_create_and_the_apiserver_answers_reads() {
         }
     })
     .await;
-    let program = behind.program("", "").await;
+    let program = behind.program("", "shutdown: {drainTimeout: 0s}\n").await;
     let client = &mut program.client().await;
     let events: Vec<_> = (0..10).map(|_| event("node-1", "web-0", "BackOff", "restarting")).collect();
     for event in &events {
@@ -546,7 +546,8 @@ async fn a_client_over_tls_needs_nothing_but_the_authority_and_its_token() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().display();
-    let program = behind.program("", &format!("tls: {{selfSigned: {{dir: {dir}}}}}\n")).await;
+    let yaml = format!("tls: {{selfSigned: {{dir: {dir}}}}}\nshutdown: {{drainTimeout: 0s}}\n");
+    let program = behind.program("", &yaml).await;
     let address = program.app.address();
     let authority = CertificateDer::from_pem_file(folder.path().join("ca.crt")).unwrap();
     let connected = Trust { protocol: "h2", ..Trust::of(&authority) }.connect_as("127.0.0.1", address).await.unwrap();

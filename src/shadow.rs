@@ -205,6 +205,7 @@ impl Shadow {
         }
         let shadow = run.shard.balance();
         let storms = run.shard.storm_states();
+        let shadow_unseen = run.shard.unseen(is_seen, &storms, now.mono);
         let kept = run.shard.kept();
         for ((_, reason), totals) in seen(by_name(kept.groups())) {
             let sides = reasons.entry(reason).or_default();
@@ -218,7 +219,7 @@ impl Shadow {
             since: run.since,
             missed: shards.mirror().missed(),
             ledger: Sides { live: live.since(run.ledger), shadow: Sums::of(&shadow, kept.groups()) },
-            unseen: Sides { live: live_unseen, shadow: kept.unseen(is_seen, &storms, now.mono) },
+            unseen: Sides { live: live_unseen, shadow: shadow_unseen },
             reasons,
         })
     }

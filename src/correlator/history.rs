@@ -72,15 +72,17 @@ impl Correlator {
 
     /// Applies the deletion, at `version`, of a record without owed writes. A record that this process has counted on
     /// is created again with its running count, as client-go does when a patch answers 404. An adopted record without
-    /// own occurrences is forgotten.
-    pub fn learn_gone(&mut self, key: Key, version: &str) {
-        let Some(observation) = self.observations.peek_mut(&key) else { return };
-        if is_newer(version, &observation.resource_version) || version == observation.resource_version {
+    /// own occurrences is forgotten. Returns whether it is news, and not older than what is known.
+    pub fn learn_gone(&mut self, key: Key, version: &str) -> bool {
+        let Some(observation) = self.observations.peek_mut(&key) else { return false };
+        let is_news = is_newer(version, &observation.resource_version) || version == observation.resource_version;
+        if is_news {
             observation.stored = false;
             if observation.tag == 0 {
                 self.observations.pop(&key);
             }
         }
+        is_news
     }
 
     /// Applies [`learn_gone`](Self::learn_gone) to every record that is believed stored and that `is_gone`.

@@ -1,14 +1,12 @@
-//! The query and the answer. The answer's first sentence says where the occurrences are; the rest is the evidence.
+//! The query, and the answer from what the shards know.
 
-use std::collections::BTreeMap;
-
+use serde::Deserialize;
 use serde::de::value::{Error as ValueError, MapDeserializer};
-use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
 
+use super::document::{Answer, Explanation, Object, Part, Record, Stored};
 use super::fact::Fact;
 use super::history::{History, OTHERS};
-use super::sentence::{answer, clock, plural};
+use super::sentence::{Asked, answer, plural};
 use crate::event::{Event, MicroTime};
 
 /// The objects that are selected; every condition that is given must hold.
@@ -29,47 +27,6 @@ pub struct Query {
     pub reason: String,
 }
 
-/// The answer.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "docs/operations.md describes the document")]
-pub struct Explanation {
-    pub api_version: &'static str,
-    pub kind: &'static str,
-    pub now: String,
-    pub started_at: Option<String>,
-    /// All decisions since then are known; earlier ones may have been forgotten.
-    pub known_since: Option<String>,
-    pub answer: Answer,
-    pub objects: Vec<Object>,
-    /// Number of further objects that the query selects.
-    pub more_objects: usize,
-    /// The object's events upstream, if nothing is known here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub upstream: Vec<Stored>,
-}
-
-/// An event upstream.
-#[derive(Debug, Serialize)]
-#[expect(missing_docs, reason = "the members of an event")]
-pub struct Stored {
-    pub name: SmolStr,
-    pub reason: SmolStr,
-    pub count: i32,
-    pub source: String,
-}
-
-/// The first sentence of an answer.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Answer {
-    /// One word of a closed list; docs/operations.md has the list.
-    pub code: &'static str,
-    /// States where the occurrences are.
-    pub text: String,
-    /// The recommended action.
-    pub action: String,
-}
-
 /// One shard's part of the answer.
 #[derive(Debug, Default)]
 pub struct Known {
@@ -88,108 +45,6 @@ pub struct Known {
     pub more_objects: usize,
     /// Sentences about objects with similar names.
     pub nearest: Vec<String>,
-}
-
-/// An object in an answer.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "docs/operations.md describes the document")]
-pub struct Object {
-    pub kind: SmolStr,
-    pub namespace: SmolStr,
-    pub name: SmolStr,
-    pub uid: SmolStr,
-    pub api_version: SmolStr,
-    pub reasons: Vec<Part>,
-    pub budgets: Vec<Budget>,
-    pub records: Vec<Record>,
-    pub decisions: Vec<Decided>,
-    pub forgotten_decisions: u64,
-}
-
-/// The occurrences of one reason, and where they are.
-#[derive(Debug, Clone, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "docs/operations.md describes the document")]
-pub struct Part {
-    /// Its number among the facts of its shard, each a reason of one type and source.
-    #[serde(skip)]
-    pub fact: usize,
-    pub reason: SmolStr,
-    #[serde(rename = "type")]
-    pub event_type: SmolStr,
-    pub source: String,
-    /// The caller of the newest occurrences; empty if it is not known.
-    #[serde(skip_serializing_if = "SmolStr::is_empty")]
-    pub caller: SmolStr,
-    pub rule: Option<usize>,
-    pub received: u64,
-    pub shown: u64,
-    pub in_summary: u64,
-    /// The digest or storm record that counts the occurrences `in_summary`.
-    pub summary: SmolStr,
-    // LIMIT: `waiting` has at most one entry per reason to wait, `lost` one per reason of a loss.
-    pub waiting: BTreeMap<&'static str, u64>,
-    pub lost: BTreeMap<&'static str, u64>,
-    pub rejected: u64,
-    pub last_received: String,
-    pub last_shown: Option<String>,
-    pub answer: Answer,
-}
-
-/// The budget that pays for some reasons, and its state.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "docs/operations.md describes the document")]
-pub struct Budget {
-    #[serde(skip)]
-    pub facts: Vec<usize>,
-    pub key: Vec<String>,
-    pub rule: Option<usize>,
-    pub suppression: &'static str,
-    pub tokens: usize,
-    pub burst: u32,
-    pub seconds_per_token: f32,
-    pub next_token: Option<String>,
-    pub spent_on: BTreeMap<SmolStr, u64>,
-    pub queue: Vec<SmolStr>,
-}
-
-/// A record in an answer.
-#[derive(Debug, Clone, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "docs/operations.md describes the document")]
-pub struct Record {
-    #[serde(skip)]
-    pub fact: usize,
-    pub name: SmolStr,
-    pub form: &'static str,
-    pub reason: SmolStr,
-    /// `None` for a storm record, whose occurrences are of other objects too.
-    pub count: Option<i64>,
-    pub pending: u64,
-    pub state: &'static str,
-    pub why: Option<&'static str>,
-    pub resource_version: Option<SmolStr>,
-    pub messages: Vec<SmolStr>,
-}
-
-/// A decision in an answer.
-#[derive(Debug, Clone, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "docs/operations.md describes the document")]
-pub struct Decided {
-    #[serde(skip)]
-    pub fact: usize,
-    pub time: String,
-    pub last: String,
-    pub reason: SmolStr,
-    pub verdict: &'static str,
-    pub why: &'static str,
-    pub occurrences: u64,
-    pub record: SmolStr,
-    pub next_token: Option<String>,
-    pub text: SmolStr,
 }
 
 /// Formats a time for people and programs.
@@ -257,7 +112,8 @@ impl Query {
         let mut query =
             Self::deserialize(MapDeserializer::new(pairs)).map_err(|error: ValueError| error.to_string())?;
         if !query.object.is_empty() {
-            let parts = query.object.split_once('/').filter(|(kind, name)| !kind.is_empty() && !name.is_empty());
+            // An event may be about an object without a kind, or without a name.
+            let parts = query.object.split_once('/').filter(|(kind, name)| !kind.is_empty() || !name.is_empty());
             let (kind, name) = parts.ok_or("object: expected KIND/NAME, such as pod/web-0")?;
             (query.kind, query.name) = (kind.to_owned(), name.to_owned());
         }
@@ -384,13 +240,14 @@ impl Explanation {
         let unread = u64::try_from(unread).unwrap_or(0);
         let is_off = shards.iter().any(|known| known.is_off);
         let more_objects = shards.iter().map(|known| known.more_objects).sum();
-        let (mut objects, mut nearest) = (Vec::<Object>::new(), Vec::new());
+        let (mut objects, mut nearest, now) = (Vec::<Object>::new(), Vec::new(), stamp(now));
+        let asked = Asked { upstream, now: &now };
         for known in shards {
             nearest.extend(known.nearest);
             for mut object in known.objects {
                 // Before objects are joined, because each shard numbers its own facts.
                 for number in 0..object.reasons.len() {
-                    object.reasons[number].answer = object.explain(&object.reasons[number], upstream);
+                    object.reasons[number].answer = object.explain(&object.reasons[number], asked);
                 }
                 let same = |other: &&mut Object| {
                     (&other.kind, &other.namespace, &other.name) == (&object.kind, &object.namespace, &object.name)
@@ -424,7 +281,7 @@ impl Explanation {
             None => match objects.iter().flat_map(|object| &object.records).next() {
                 Some(record) => of_record(query, record),
                 None if is_off => off(query),
-                None => unknown(query, (received, unread), (began, forgotten), &nearest),
+                None => unknown(query, (received, unread), (began, forgotten), &nearest, asked),
             },
         };
         if more_objects > 0 {
@@ -433,7 +290,7 @@ impl Explanation {
         Self {
             api_version: "eventweir/v1",
             kind: "Explanation",
-            now: stamp(now),
+            now,
             started_at: began.map(stamp),
             known_since: forgotten.or(began).map(stamp),
             answer,
@@ -484,18 +341,19 @@ fn unknown(
     (received, unread): (u64, u64),
     span: (Option<i64>, Option<i64>),
     nearest: &[String],
+    asked: Asked<'_>,
 ) -> Answer {
     let object = query.object();
     let mut text = match span {
         (_, Some(forgotten)) => format!(
             "Nothing is known about {object}. Decisions before {} may have been forgotten (explain.maxBytes); since then nothing of it was received.",
-            clock(&stamp(forgotten))
+            asked.clock(&stamp(forgotten))
         ),
         (Some(began), None) => format!(
             "Nothing is known about {object}: of {}{} since {} none was about it.",
             plural(received, "occurrence"),
             if query.namespace.is_empty() { "" } else { " in its namespace" },
-            clock(&stamp(began))
+            asked.clock(&stamp(began))
         ),
         (None, None) => format!("Nothing is known about {object}: no occurrence has been received since the start."),
     };
@@ -513,6 +371,8 @@ fn unknown(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -590,5 +450,16 @@ mod tests {
     fn what_a_terminal_would_obey_is_taken_out() {
         assert_eq!(clean("a\u{1b}[31m\u{202e}b\n", 100), "a\u{fffd}[31m\u{fffd}b ");
         assert_eq!(clean("ääää", 5), "ää");
+    }
+
+    /// Fault: the page's link to an object without a kind was refused.
+    #[test]
+    fn an_object_may_lack_its_kind_or_its_name() {
+        let parse = |object: &str| Query::parse([("object".into(), object.into())].into_iter());
+        for (object, kind, name) in [("pod/web-0", "pod", "web-0"), ("/web-0", "", "web-0"), ("Pod/", "Pod", "")] {
+            let query = parse(object).unwrap();
+            assert_eq!((query.kind.as_str(), query.name.as_str()), (kind, name));
+        }
+        assert!(parse("web-0").is_err() && parse("/").is_err());
     }
 }

@@ -8,7 +8,7 @@ use super::Recent;
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId};
 
-/// The state of a storm record, which the shard that has it knows.
+/// The state of a digest or storm record, which the shard that has it knows.
 #[derive(Debug, Clone, Copy)]
 pub struct StormState {
     /// The occurrences that the upstream shows, of those that it counts.
@@ -53,11 +53,11 @@ pub struct Fact {
     pub shown: u64,
     /// Occurrences that have folded into a digest or storm record.
     pub folded: u64,
-    /// Those of them that the digest's writes have shown, at least.
-    pub(crate) folded_shown: u64,
+    /// Those of them that were shown when the newest have folded, at least.
+    pub(super) folded_shown: u64,
     /// The record that those have folded into.
     pub into: Option<RecordId>,
-    /// The occurrences that this record had counted with the newest of them, if it is a storm record.
+    /// The occurrences that this record had counted with the newest of them.
     pub(super) folded_until: u64,
     /// Occurrences lost for another reason than an empty budget, by reason.
     // LIMIT: the reasons of the ledger.
@@ -86,11 +86,20 @@ impl Fact {
         self.rates.received.add(now.mono, number);
     }
 
-    /// Counts the occurrences that were lost with their digest before it has shown them.
-    pub(super) fn lose_folded(&mut self, why: &'static str) {
-        let lost = self.folded - self.folded_shown;
-        self.folded = self.folded_shown;
+    /// Counts occurrences that have folded. The record counts `total` with them, and has shown `settled`.
+    pub(super) fn fold(&mut self, into: RecordId, number: u64, (total, settled): (u64, u64)) {
+        let unshown = if self.into == Some(into) { self.unshown(settled) } else { 0 };
+        self.folded_shown = self.folded - unshown;
+        (self.folded, self.into, self.folded_until) = (self.folded + number, Some(into), total);
+    }
+
+    /// Counts the folded occurrences that were lost with their record, which has shown `settled`. Returns their number.
+    pub(super) fn lose_folded(&mut self, settled: u64, why: &'static str) -> u64 {
+        let lost = self.unshown(settled);
+        self.folded -= lost;
+        self.folded_shown = self.folded;
         self.lose(lost, why);
+        lost
     }
 
     pub(super) fn lose(&mut self, number: u64, why: &'static str) {
@@ -106,9 +115,10 @@ impl Fact {
         self.lost.iter().map(|(_, number)| number).sum()
     }
 
-    /// Returns the folded occurrences that a storm record in this state has not shown.
-    pub fn unshown(&self, storm: &StormState) -> u64 {
-        if storm.settled >= self.folded_until { 0 } else { self.folded - self.folded_shown }
+    /// Returns the folded occurrences that their record does not show, at most. It has shown the first `settled` that it
+    /// counts, which may be of other facts.
+    pub fn unshown(&self, settled: u64) -> u64 {
+        (self.folded - self.folded_shown).min(self.folded_until.saturating_sub(settled))
     }
 
     /// Whether a client has reported anything about it.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use smol_str::SmolStr;
 
 use super::Spot;
-use super::fact::{Fact, StormStates};
+use super::fact::Fact;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 use crate::event::{Event, cut};
@@ -274,17 +274,6 @@ impl History {
         self.facts.len() - 1
     }
 
-    /// Whether a fact occurred in the last hour and the upstream shows nothing of it.
-    pub fn is_unseen(&self, fact: &Fact, storms: &StormStates, now: Mono) -> bool {
-        let is_in_summary = || {
-            fact.into.is_some_and(|into| match storms.get(&into) {
-                Some(storm) => fact.unshown(storm) < fact.folded,
-                None => self.kept(into).is_some_and(|kept| kept.stored),
-            })
-        };
-        fact.received > fact.rejected && fact.shown == 0 && fact.rates.received.hour(now) > 0 && !is_in_summary()
-    }
-
     /// Returns the record with this number.
     pub fn kept(&self, record: RecordId) -> Option<&Kept> {
         self.records.iter().rev().find(|kept| kept.record == record)
@@ -348,27 +337,18 @@ impl History {
         is_begun_again && key.is_some()
     }
 
-    /// Notes that occurrences of a fact have folded. A storm record counts `total` with them, and has shown `settled`.
-    pub(super) fn fold(&mut self, spot: Spot, into: RecordId, number: u64, (total, settled): (u64, u64)) {
-        let Some(fact) = self.fact_at(spot) else { return };
-        if total > 0 && (fact.into != Some(into) || settled >= fact.folded_until) {
-            fact.folded_shown = fact.folded;
-        }
-        (fact.folded, fact.into, fact.folded_until) = (fact.folded + number, Some(into), total);
+    /// Notes what a digest has lost, at the facts that have folded into it. Returns how much that is of them.
+    pub(super) fn lose_folded(&mut self, into: RecordId, settled: u64, why: &'static str) -> u64 {
+        let folded = self.facts.iter_mut().filter(|fact| fact.into == Some(into));
+        folded.map(|fact| fact.lose_folded(settled, why)).sum()
     }
 
-    /// Notes that a write of a digest has shown all but `waiting` of what has folded into it.
-    pub(super) fn show_folded(&mut self, into: RecordId, waiting: u64) {
-        for fact in self.facts.iter_mut().filter(|fact| fact.into == Some(into)) {
-            fact.folded_shown = fact.folded_shown.max(fact.folded.saturating_sub(waiting));
-        }
-    }
-
-    /// Notes a loss of a record's occurrences, at the facts that have folded if it is a digest.
+    /// Notes a loss of a record's occurrences, unless it has folded ones: those are lost at their facts.
     pub(super) fn lose(&mut self, spot: Spot, record: Option<RecordId>, (number, why): (u64, &'static str)) {
-        if record.and_then(|record| self.kept(record)).is_some_and(|kept| kept.kind.folds()) {
-            self.facts.iter_mut().filter(|fact| fact.into == record).for_each(|fact| fact.lose_folded(why));
-        } else if let Some(fact) = self.fact_at(spot) {
+        if record.is_some() && self.facts.iter().any(|fact| fact.into == record) {
+            return;
+        }
+        if let Some(fact) = self.fact_at(spot) {
             fact.lose(number, why);
         }
     }

@@ -5,6 +5,8 @@
 //! outbox settles an answer. The store formats nothing. A run of equal decisions takes one entry.
 
 mod answer;
+mod document;
+mod ends;
 mod fact;
 mod history;
 mod marks;
@@ -16,9 +18,8 @@ mod tap;
 mod tests;
 mod view;
 
-pub use answer::{
-    Answer, Budget, Decided, Explanation, Known, Object, Part, Query, Record, Stored, Upstream, clean, is_safe, stamp,
-};
+pub use answer::{Known, Query, Upstream, clean, is_safe, stamp};
+pub use document::{Answer, Budget, Decided, Explanation, Object, Part, Record, Stored};
 pub use fact::{Fact, Rates, StormState, StormStates};
 pub use history::{Decision, History, Kept, Messages, Verdict};
 pub use marks::Marks;
@@ -135,10 +136,8 @@ pub struct Ruling<'c> {
     pub caller: &'c str,
     /// The source of the event.
     pub source: Key,
-    /// The correlator's key of the record.
-    pub key: Key,
-    /// The budget that pays.
-    pub budget: Key,
+    /// The correlator's key of the record, and the budget that pays; `None` if the event is not correlated.
+    pub keys: Option<(Key, Key)>,
     /// `None` if the correlator does not pay (only `suppression: drop` does); otherwise whether it paid.
     pub paid: Option<bool>,
     /// The number of the matching rule.
@@ -324,7 +323,7 @@ impl Store {
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let Some(fact) = history.fact_at(spot) else { return };
-        fact.budget = Some((ruling.source, ruling.budget, ruling.paid.is_some()));
+        fact.budget = ruling.keys.map(|(_, budget)| (ruling.source, budget, ruling.paid.is_some()));
         if !ruling.caller.is_empty() && fact.caller != ruling.caller {
             fact.caller = ruling.caller.into();
         }
@@ -337,7 +336,7 @@ impl Store {
             _ => fact.spent += u64::from(ruling.paid == Some(true)),
         }
         let is_begun_again = history.keep(
-            (record, kind, Some(ruling.key)),
+            (record, kind, ruling.keys.map(|(key, _)| key)),
             spot.fact,
             (message, marks.message, messages),
             ruling.before,
@@ -455,14 +454,14 @@ impl Store {
         self.count(spot.object);
     }
 
-    /// Notes that the upstream stored a record as it was sent, with `number` more occurrences. `waiting` others wait.
+    /// Notes that the upstream stored a record as it was sent, with `number` more occurrences.
     pub fn written(
         &mut self,
         spot: Spot,
         (record, kind): (RecordId, Kind),
         (name, sent): (&SmolStr, i64),
         message: &SmolStr,
-        (number, waiting): (u64, u64),
+        number: u64,
         now: Now,
     ) {
         self.end_run(record);
@@ -480,7 +479,6 @@ impl Store {
             history.hear(record, message);
         }
         let shown = number + history.set_stored(record, name, sent, number);
-        history.show_folded(record, waiting);
         let fact = &mut history.facts[spot.fact];
         fact.shown += shown;
         fact.rates.writes.add(now.mono, 1);
@@ -510,8 +508,9 @@ impl Store {
         let Some(spot) = self.spot(event, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         history.end(record);
-        let Some(group) = history.fact_at(spot).map(|fact| fact.group) else { return };
-        history.fold(spot, into, number, reach);
+        let Some(fact) = history.fact_at(spot) else { return };
+        fact.fold(into, number, reach);
+        let group = fact.group;
         self.groups[group].totals.folded += number;
         history.keep((into, kind, None), spot.fact, message, 0);
         if !name.is_empty() {
@@ -520,32 +519,24 @@ impl Store {
         self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
     }
 
-    /// Notes a record of an earlier process, with its occurrences that the upstream has not acknowledged.
-    pub fn restore(&mut self, (record, kind, key): (RecordId, Kind, Key), event: &Event, number: u64, now: Now) {
+    /// Notes a record of an earlier process, with its occurrences that the upstream has not acknowledged. `budget` pays
+    /// for its writes.
+    pub fn restore(
+        &mut self,
+        (record, kind, key): (RecordId, Kind, Key),
+        budget: Option<(Key, Key, bool)>,
+        event: &Event,
+        number: u64,
+        now: Now,
+    ) {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let message = (&event.message, mark(self.secret, &event.message), 1);
         let Some(spot) = self.receive(event, number, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX));
+        history.facts[spot.fact].budget = budget;
         history.keep((record, kind, Some(key)), spot.fact, message, acknowledged.max(0));
         self.remark(spot, (Verdict::Counted, "restored"), number.into(), Some(record), &event.message, now);
-    }
-
-    /// Notes that the upstream no longer holds a record; the next occurrence begins another one.
-    pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
-        self.end_run(record);
-        let history = self.objects.peek_mut(&object)?;
-        let kept = history.kept_mut(record)?;
-        kept.has_ended = true;
-        let fact = kept.fact;
-        Some(Spot { object, fact, mark: history.facts[fact].mark, group: 0 })
-    }
-
-    /// Notes that the upstream no longer has a settled record; its next write creates it again.
-    pub fn gone(&mut self, object: Key, record: RecordId) {
-        if let Some(kept) = self.objects.peek_mut(&object).and_then(|history| history.kept_mut(record)) {
-            kept.is_gone = true;
-        }
     }
 
     /// Counts occurrences for which a rule was chosen, or none.

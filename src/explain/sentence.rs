@@ -1,16 +1,28 @@
 //! The first sentence of an answer: where the occurrences of a reason are, and what to do.
 
-use smol_str::SmolStr;
+use super::answer::Upstream;
+use super::document::{Answer, Budget, Decided, Object, Part, Record};
 
-use super::answer::{Answer, Budget, Decided, Object, Part, Record, Upstream};
+/// The circumstances of a question.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked<'a> {
+    /// Whether the upstream answers.
+    pub(super) upstream: Upstream,
+    /// When the question was asked.
+    pub(super) now: &'a str,
+}
+
+impl Asked<'_> {
+    /// Returns the time of day in UTC, after the date if that is another day than the question's.
+    pub(super) fn clock(self, stamp: &str) -> String {
+        let (day, time) = stamp.split_once('T').unwrap_or_default();
+        let time = time.split(['.', 'Z']).next().unwrap_or(time);
+        if self.now.starts_with(day) { format!("{time}Z") } else { format!("{day} {time}Z") }
+    }
+}
 
 pub(super) fn plural(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
-}
-
-/// Returns the time of day.
-pub(super) fn clock(stamp: &str) -> &str {
-    stamp.split_once('T').map_or(stamp, |(_, time)| time.split(['.', 'Z']).next().unwrap_or(time))
 }
 
 impl Part {
@@ -22,6 +34,33 @@ impl Part {
         };
         format!("{} of {} occurrences are shown{refused}", self.shown + self.in_summary, self.received)
     }
+
+    /// Says how many occurrences wait, and for what.
+    fn waits(&self) -> String {
+        let waiting: u64 = self.waiting.values().sum();
+        let wait = format!("{} {}", plural(waiting, "occurrence"), if waiting == 1 { "waits" } else { "wait" });
+        let mut whys = self.waiting.iter().map(|(why, number)| (awaited(why), number));
+        match (whys.next(), self.waiting.len()) {
+            (Some((what, _)), 1) => format!("{wait} for {what}"),
+            (first, _) => {
+                let parts = first.into_iter().chain(whys).map(|(what, number)| format!("{number} for {what}"));
+                format!("{wait}: {}", parts.collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+/// Returns what occurrences with this wait reason wait for.
+fn awaited(why: &str) -> &str {
+    match why {
+        "in_flight" => "the answer to a request",
+        "coalescing" => "the end of outbox.coalesceInterval",
+        "budget" => "a token",
+        "group" => "a token of the group, or of all writes",
+        "retry" => "the next try",
+        "turn" => "a place among the requests in flight",
+        other => other,
+    }
 }
 
 pub(super) fn answer(code: &'static str, text: String, action: &str) -> Answer {
@@ -30,6 +69,9 @@ pub(super) fn answer(code: &'static str, text: String, action: &str) -> Answer {
 
 /// The action if eventweir lacks write permission.
 const RIGHTS: &str = "Grant eventweir create and patch on events.";
+
+/// The action if a budget is empty and never refilled.
+const NO_TOKENS: &str = "Set qps and burstSize above 0: the budget is never refilled.";
 
 /// Returns the code and the action if the API server's text says that a webhook or an admission policy refused the
 /// write.
@@ -55,8 +97,9 @@ fn of_fault(why: &str) -> &'static str {
 }
 
 impl Object {
-    fn budget(&self, part: &Part) -> Option<&Budget> {
-        self.budgets.iter().find(|budget| budget.facts.contains(&part.fact))
+    fn budget(&self, part: &Part, suppression: &str) -> Option<&Budget> {
+        let mut budgets = self.budgets.iter().filter(|budget| budget.suppression == suppression);
+        budgets.find(|budget| budget.facts.contains(&part.fact))
     }
 
     fn newest(&self, part: &Part, verdict: &str) -> Option<usize> {
@@ -72,28 +115,28 @@ impl Object {
     }
 
     /// Says where the occurrences of a reason are.
-    pub fn explain(&self, part: &Part, upstream: Upstream) -> Answer {
+    pub(super) fn explain(&self, part: &Part, asked: Asked<'_>) -> Answer {
         let losses = part.lost.iter().filter(|(why, _)| **why != "suppressed");
         // A client's DELETE is the most harmless.
         if let Some((why, number)) = losses.min_by_key(|(why, _)| **why == "deleted") {
-            self.explain_lost(part, why, *number)
+            self.explain_lost(part, (why, *number), asked)
         } else if let Some(number) = part.lost.get("suppressed") {
-            self.explain_dropped(part, *number)
-        } else if let Some((why, _)) = part.waiting.iter().next_back() {
-            self.explain_waiting(part, why, upstream)
+            self.explain_dropped(part, *number, asked)
+        } else if !part.waiting.is_empty() {
+            self.explain_waiting(part, asked)
         } else if part.received == part.rejected {
-            self.explain_refused(part)
+            self.explain_refused(part, asked)
         } else {
             self.explain_shown(part)
         }
     }
 
-    fn explain_lost(&self, part: &Part, why: &str, number: u64) -> Answer {
+    fn explain_lost(&self, part: &Part, (why, number): (&str, u64), asked: Asked<'_>) -> Answer {
         let newest =
             |decision: &&Decided| decision.verdict == "lost" && decision.fact == part.fact && decision.why == why;
         let newest = self.decisions.iter().rfind(newest);
         // The loss of a storm record is a decision about another object.
-        let at = newest.map(|decision| format!(" at {}", clock(&decision.last))).unwrap_or_default();
+        let at = newest.map(|decision| format!(" at {}", asked.clock(&decision.last))).unwrap_or_default();
         let text = newest.map(|decision| decision.text.as_str()).unwrap_or_default();
         let number = plural(number, "occurrence");
         let words = if text.is_empty() { ".".to_owned() } else { format!(": {text}") };
@@ -130,93 +173,93 @@ impl Object {
         }
     }
 
-    fn explain_dropped(&self, part: &Part, number: u64) -> Answer {
+    fn explain_dropped(&self, part: &Part, number: u64, asked: Asked<'_>) -> Answer {
         let of_how_many = part.of_how_many();
-        let budget = self.budget(part);
-        let others: Vec<String> = budget
-            .into_iter()
-            .flat_map(|budget| &budget.spent_on)
-            .filter(|(_, spent)| **spent > 0)
-            .map(|(reason, spent)| format!("{reason} {spent}"))
-            .collect();
-        let next = budget
-            .and_then(|budget| budget.next_token.as_deref())
-            .map_or("never".to_owned(), |next| clock(next).to_owned());
         let were = if number == 1 { "was" } else { "were" };
-        answer(
-            "dropped-no-token",
-            format!(
-                "{of_how_many}. {number} {were} dropped: the budget was empty, and suppression is `drop`. The next token comes at {next}. \
-                     Tokens spent: {}. A later write of the record counts them.",
-                others.join(", ")
-            ),
-            "suppression: defer keeps them (the default). Or give each reason a budget of its own: `reason` in spamKey.",
-        )
+        let later = "A later write of the record counts them.";
+        let Some(budget) = self.budget(part, "drop") else {
+            let text = format!(
+                "{of_how_many}. {number} {were} dropped: the budget was empty under `suppression: drop`. {later}"
+            );
+            return answer("dropped-no-token", text, "Nothing: occurrences without a token wait now.");
+        };
+        let spent = budget.spent_on.iter().filter(|(_, spent)| **spent > 0);
+        let spent = spent.map(|(reason, spent)| format!("{reason} {spent}")).collect::<Vec<_>>().join(", ");
+        let spent = if spent.is_empty() { "none".to_owned() } else { spent };
+        let next = match &budget.next_token {
+            Some(next) => format!("The next token comes at {}.", asked.clock(next)),
+            None => "No further token comes.".to_owned(),
+        };
+        let text = format!(
+            "{of_how_many}. {number} {were} dropped: the budget was empty, and suppression is `drop`. {next} Tokens spent: {spent}. {later}"
+        );
+        let action = if budget.next_token.is_none() {
+            NO_TOKENS
+        } else {
+            "suppression: defer keeps them (the default). Or give each reason a budget of its own: `reason` in spamKey."
+        };
+        answer("dropped-no-token", text, action)
     }
 
-    fn explain_waiting(&self, part: &Part, why: &str, upstream: Upstream) -> Answer {
-        let is_down = upstream == Upstream::Down;
-        let of_how_many = part.of_how_many();
-        let budget = self.budget(part);
-        let waiting: u64 = part.waiting.values().sum();
-        let wait = format!("{} {}", plural(waiting, "occurrence"), if waiting == 1 { "waits" } else { "wait" });
+    fn explain_waiting(&self, part: &Part, asked: Asked<'_>) -> Answer {
+        let is_down = asked.upstream == Upstream::Down;
+        let (of_how_many, waits) = (part.of_how_many(), part.waits());
         // While a retry is in flight, the last failure is still why the occurrences are not written.
         let is_retried =
             part.waiting.contains_key("in_flight") && self.newest(part, "failed") > self.newest(part, "written");
         let has_failed = part.waiting.contains_key("retry") || is_retried;
         if let Some(failed) = self.decided(part, "failed").filter(|_| has_failed) {
+            let since = asked.clock(&failed.time);
             if failed.why == "forbidden" {
                 let (code, action) = of_refusal(&failed.text).unwrap_or(("forbidden", RIGHTS));
-                let (since, text) = (clock(&failed.time), failed.text.trim_end_matches('.'));
+                let text = failed.text.trim_end_matches('.');
                 let text = format!(
-                    "Not written: the upstream has refused it since {since} (403): {text}. {wait}; what is refused for five minutes is lost."
+                    "Not written: the upstream has refused it since {since} (403): {text}. {waits}; what is refused for five minutes is lost."
                 );
                 return answer(code, text, action);
             }
             let is_silent = is_down || ["transport", "timeout"].contains(&failed.why);
-            return answer(
-                if is_silent { "upstream-down" } else { "upstream-retrying" },
-                format!(
-                    "Not written yet: the upstream has failed since {} ({}). {wait}.",
-                    clock(&failed.time),
-                    failed.why
-                ),
-                of_fault(failed.why),
-            );
+            let code = if is_silent { "upstream-down" } else { "upstream-retrying" };
+            let text = format!("Not written yet: the upstream has failed since {since} ({}). {waits}.", failed.why);
+            return answer(code, text, of_fault(failed.why));
         }
         if is_down {
-            let text = format!("Not written yet: the upstream is down. {of_how_many}; {wait}.");
+            let text = format!("Not written yet: the upstream is down. {of_how_many}; {waits}.");
             return answer("upstream-down", text, of_fault(""));
         }
-        if let Some(budget) = budget.filter(|_| part.waiting.contains_key("budget")) {
-            let next = budget.next_token.as_deref().map_or("never comes", clock);
-            let first = budget.queue.first().map_or("", SmolStr::as_str);
+        let text = format!("{of_how_many}; {waits}.");
+        if part.waiting.contains_key("budget") {
+            let budget = self.budget(part, "defer");
+            if budget.is_some_and(|budget| budget.next_token.is_none()) {
+                return answer("deferred", format!("{text} No further token comes."), NO_TOKENS);
+            }
+            // After a reload, another budget may pay than the one that has decided.
+            let next = budget.and_then(|budget| budget.next_token.as_deref().zip(budget.queue.first()));
+            let next = next.map(|(next, first)| format!(" The next token, {}, goes to {first}.", asked.clock(next)));
             return answer(
                 "deferred",
-                format!("{of_how_many}; {wait} for a token. The next token, {next}, goes to {first}."),
+                text + &next.unwrap_or_default(),
                 "Nothing: they are written when their turn comes. burstSize and qps say how fast.",
             );
         }
-        answer(
-            if why == "group" { "deferred" } else { "coalescing" },
-            format!("{of_how_many}; {wait} ({}).", part.waiting.keys().copied().collect::<Vec<_>>().join(", ")),
-            "Nothing: they are written within moments, or when the budget of their group allows.",
-        )
+        let code = if part.waiting.contains_key("group") { "deferred" } else { "coalescing" };
+        let action = "Nothing. They are written when outbox.coalesceInterval ends, or when their group has a token.";
+        answer(code, text, action)
     }
 
-    fn explain_refused(&self, part: &Part) -> Answer {
+    fn explain_refused(&self, part: &Part, asked: Asked<'_>) -> Answer {
         let refused = self.decided(part, "rejected");
-        let at = refused.map_or("", |decision| clock(&decision.last));
+        let at = refused.map(|decision| format!(" at {}", asked.clock(&decision.last))).unwrap_or_default();
         let words = refused.map_or("", |decision| decision.text.as_str());
         let why = refused.map_or("", |decision| decision.why);
         if part.received == 0 {
             return answer(
                 "rejected",
-                format!("No occurrence was received. A change of the event was refused at {at}: {words}"),
+                format!("No occurrence was received. A change of the event was refused{at}: {words}"),
                 "The client has the refusal; a PUT, an apply or a patch of other members is no occurrence.",
             );
         }
-        let text = format!("Refused at {at}: {} ({why})", plural(part.rejected, "occurrence"));
+        let text = format!("Refused{at}: {} ({why})", plural(part.rejected, "occurrence"));
         if why == "full" {
             return answer(
                 "full",
@@ -231,12 +274,16 @@ impl Object {
     fn explain_shown(&self, part: &Part) -> Answer {
         let of_how_many = part.of_how_many();
         if part.in_summary > 0 {
-            let form =
-                self.records.iter().find(|record| record.name == part.summary).map_or("digest", |record| record.form);
+            let record = self.records.iter().find(|record| record.name == part.summary);
+            let form = record.map_or("digest", |record| record.form);
+            let (counts, gone) = match record {
+                Some(record) if record.state == "gone" => ("counted", " The API server has it no longer."),
+                _ => ("counts", ""),
+            };
             return answer(
                 form,
                 format!(
-                    "{} never got a token; the {form} {} counts {}.",
+                    "{} never got a token; the {form} {} {counts} {}.{gone}",
                     plural(part.in_summary, "occurrence"),
                     part.summary,
                     if part.in_summary == 1 { "it" } else { "them" }
@@ -279,13 +326,17 @@ impl Object {
             let text = format!("{were}, the newest in {name}. An earlier record is gone: it expired or was deleted.");
             return answer("shown", text, "");
         }
-        answer("shown", format!("{of_how_many}, in {name}."), "")
+        let singles = self.records.iter().filter(|record| record.fact == part.fact && record.form == "single");
+        let is_one = singles.count() < 2;
+        answer("shown", format!("{of_how_many}, {}{name}.", if is_one { "in " } else { "the newest in " }), "")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const UP: Asked<'_> = Asked { upstream: Upstream::Up, now: "2026-03-01T10:40:00.000000Z" };
 
     fn decided(verdict: &'static str, text: &str) -> Decided {
         let last = "2026-03-01T10:33:02.000000Z".to_owned();
@@ -306,7 +357,7 @@ mod tests {
             ("in_flight", Vec::new(), "coalescing"),
         ] {
             let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
-            assert_eq!(object(&part, decisions).explain(&part, Upstream::Up).code, code, "{why}");
+            assert_eq!(object(&part, decisions).explain(&part, UP).code, code, "{why}");
         }
     }
 
@@ -314,10 +365,11 @@ mod tests {
     fn a_record_that_was_not_tried_waits_for_an_upstream_that_is_down() {
         for why in ["turn", "group", "budget"] {
             let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
-            let explained = |upstream| object(&part, Vec::new()).explain(&part, upstream);
-            let text = "Not written yet: the upstream is down. 0 of 1 occurrences are shown; 1 occurrence waits.";
+            let explained = |upstream| object(&part, Vec::new()).explain(&part, Asked { upstream, ..UP });
+            let text = "Not written yet: the upstream is down. 0 of 1 occurrences are shown; 1 occurrence waits for ";
             let down = explained(Upstream::Down);
-            assert_eq!((down.code, down.text.as_str()), ("upstream-down", text));
+            assert_eq!(down.code, "upstream-down");
+            assert!(down.text.starts_with(text), "{}", down.text);
             assert_ne!(explained(Upstream::Up).code, "upstream-down");
         }
     }
@@ -327,7 +379,7 @@ mod tests {
         for (why, beginning) in [("unauthorized", "Renew"), ("not_apiserver", "Check the upstream's address")] {
             let part = Part { reason: "R".into(), received: 1, waiting: [("retry", 1)].into(), ..Part::default() };
             let failed = Decided { why, ..decided("failed", "") };
-            let action = object(&part, vec![failed]).explain(&part, Upstream::Up).action;
+            let action = object(&part, vec![failed]).explain(&part, UP).action;
             assert!(action.starts_with(beginning), "{action}");
         }
     }
@@ -336,7 +388,7 @@ mod tests {
     fn refused_occurrences_are_named_beside_the_others() {
         for (rejected, refused) in [(1, "1 was refused"), (2, "2 were refused")] {
             let part = Part { reason: "R".into(), received: 4, shown: 4 - rejected, rejected, ..Part::default() };
-            let text = object(&part, Vec::new()).explain(&part, Upstream::Up).text;
+            let text = object(&part, Vec::new()).explain(&part, UP).text;
             assert_eq!(text, format!("{} of 4 occurrences are shown, {refused}, in .", 4 - rejected));
         }
     }
@@ -351,9 +403,73 @@ mod tests {
             ("events is forbidden: User \"eventweir\" cannot create", "forbidden"),
         ] {
             let part = Part { reason: "R".into(), received: 1, lost: [("forbidden", 1)].into(), ..Part::default() };
-            let answer = object(&part, vec![decided("lost", text)]).explain(&part, Upstream::Up);
-            let said = format!("Lost at 10:33:02, 1 occurrence: the upstream refused it (403): {text}");
+            let answer = object(&part, vec![decided("lost", text)]).explain(&part, UP);
+            let said = format!("Lost at 10:33:02Z, 1 occurrence: the upstream refused it (403): {text}");
             assert_eq!((answer.code, answer.text), (code, said));
         }
+    }
+
+    /// Fault: it had no time zone, and of an older day no date.
+    #[test]
+    fn a_time_has_its_zone_and_the_date_of_another_day() {
+        for (now, said) in
+            [("2026-03-01T23:59:59.000000Z", "10:33:02Z"), ("2026-03-02T00:00:00.000000Z", "2026-03-01 10:33:02Z")]
+        {
+            assert_eq!(Asked { now, ..UP }.clock("2026-03-01T10:33:02.000000Z"), said);
+        }
+    }
+
+    /// Fault: the next token was said to come at never, and to go to a record.
+    #[test]
+    fn a_budget_that_is_never_refilled_has_no_next_token() {
+        for (suppression, part, said) in [
+            (
+                "defer",
+                Part { waiting: [("budget", 1)].into(), ..Part::default() },
+                "0 of 1 occurrences are shown; 1 occurrence waits for a token. No further token comes.",
+            ),
+            (
+                "drop",
+                Part { lost: [("suppressed", 1)].into(), ..Part::default() },
+                "0 of 1 occurrences are shown. 1 was dropped: the budget was empty, and suppression is `drop`. No further \
+                 token comes. Tokens spent: none. A later write of the record counts them.",
+            ),
+        ] {
+            let part = Part { received: 1, ..part };
+            let budget = Budget {
+                facts: vec![0],
+                key: Vec::new(),
+                rule: None,
+                suppression,
+                tokens: 0,
+                burst: 1,
+                seconds_per_token: f32::INFINITY,
+                next_token: None,
+                spent_on: [("R".into(), 0)].into(),
+                queue: vec!["R".into()],
+            };
+            let object = Object { budgets: vec![budget], ..object(&part, Vec::new()) };
+            let answer = object.explain(&part, UP);
+            assert_eq!((answer.text.as_str(), answer.action.as_str()), (said, NO_TOKENS));
+        }
+    }
+
+    #[test]
+    fn what_occurrences_wait_for_is_said_in_words() {
+        let waiting = [("turn", 2), ("coalescing", 1)].into();
+        let part = Part { received: 3, waiting, ..Part::default() };
+        let said = "0 of 3 occurrences are shown; 3 occurrences wait: 1 for the end of outbox.coalesceInterval, 2 for a place \
+                    among the requests in flight.";
+        assert_eq!(object(&part, Vec::new()).explain(&part, UP).text, said);
+    }
+
+    /// Fault: a digest that had expired was said to count occurrences.
+    #[test]
+    fn a_digest_that_is_gone_has_counted() {
+        let part = Part { received: 1, in_summary: 1, summary: "d".into(), ..Part::default() };
+        let digest = Record { name: "d".into(), form: "digest", state: "gone", ..Record::default() };
+        let object = Object { records: vec![digest], ..Object::default() };
+        let said = "1 occurrence never got a token; the digest d counted it. The API server has it no longer.";
+        assert_eq!(object.explain(&part, UP).text, said);
     }
 }

@@ -20,7 +20,7 @@ fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at
     let now = Now::at(at);
     let key = SECRET.keys(event, &Default::default()).event();
     let received = store.receive_of((RecordId(record), Some(key)), "", (event, event.message.clone()), 1, now).unwrap();
-    let ruling = Ruling { caller: "", source: Key(1), key, budget: Key(2), paid: None, rule: None, before: 0 };
+    let ruling = Ruling { caller: "", source: Key(1), keys: Some((key, Key(2))), paid: None, rule: None, before: 0 };
     let record = (RecordId(record), Kind::Combined);
     store.decide(received, (verdict, 1), ruling, record, now, || None);
 }
@@ -185,7 +185,7 @@ fn a_storm_record_has_its_newest_message() {
     for message in ["storm: 2 events", "storm: 9 events"] {
         let event = event(0, "R", message);
         let spot = store.spot(&event, now).unwrap();
-        store.written(spot, (RecordId(7), Kind::Storm), (&"n".into(), 9), &event.message, (1, 0), now);
+        store.written(spot, (RecordId(7), Kind::Storm), (&"n".into(), 9), &event.message, 1, now);
     }
     let history = store.histories().next().unwrap();
     let messages: Vec<_> = history.records[0].messages.iter().map(|(_, message)| message.as_str()).collect();
@@ -266,7 +266,7 @@ fn a_write_shows_no_more_dropped_occurrences_than_its_record_has() {
     let spot = store.spot(&one, Now::at(3)).unwrap();
     let shown = |store: &mut Store, count| {
         let record = (RecordId(1), Kind::Combined);
-        store.written(spot, record, (&"n".into(), count), &one.message, (1, 0), Now::at(count));
+        store.written(spot, record, (&"n".into(), count), &one.message, 1, Now::at(count));
         store.histories().next().unwrap().facts[0].shown
     };
     assert_eq!(shown(&mut store, 4), 1);
@@ -328,24 +328,47 @@ fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
     let mut store = store(1_000_000);
     let (into, now) = ((RecordId(1_000), Kind::Digest), Now::at(1));
     let (one, other) = (event(0, "One", "m"), event(0, "Two", "m"));
-    let fold = |store: &mut Store, event: &Event, record: u64| {
+    let fold = |store: &mut Store, event: &Event, record: u64, reach: (u64, u64)| {
         accept(store, event, record, 1);
-        store.fold((RecordId(record), event), into, &SmolStr::default(), (1, (0, 0)), now);
+        store.fold((RecordId(record), event), into, &SmolStr::default(), (1, reach), now);
     };
-    fold(&mut store, &one, 1);
-    fold(&mut store, &other, 2);
+    fold(&mut store, &one, 1, (1, 0));
+    fold(&mut store, &other, 2, (2, 0));
     let digest = event(0, "EventsFolded", "2 events");
     let spot = store.spot(&digest, now).unwrap();
-    store.written(spot, into, (&"n".into(), 2), &digest.message, (2, 0), now);
-    fold(&mut store, &one, 3);
+    store.written(spot, into, (&"n".into(), 2), &digest.message, 2, now);
+    fold(&mut store, &one, 3, (3, 2));
     let facts = |store: &Store| {
         let history = store.histories().next().unwrap();
-        let numbers = |fact: &Fact| (fact.folded, fact.folded_shown, fact.lost());
+        let numbers = |fact: &Fact| (fact.folded, fact.unshown(2), fact.lost());
         history.facts.iter().map(numbers).collect::<Vec<_>>()
     };
-    assert_eq!(facts(&store), [(2, 1, 0), (1, 1, 0), (0, 0, 0)]);
+    assert_eq!(facts(&store), [(2, 1, 0), (1, 0, 0), (0, 0, 0)]);
+    store.lose_folded(spot.object, into.0, (1, 2), "deleted");
     store.remark(spot, (Verdict::Lost, "deleted"), 1, Some(into.0), "", now);
-    assert_eq!(facts(&store), [(1, 1, 1), (1, 1, 0), (0, 0, 0)]);
+    assert_eq!(facts(&store), [(1, 0, 1), (1, 0, 0), (0, 0, 0)]);
+}
+
+/// Fault: a loss was noted at the facts of the digest's own object only, and without its bytes.
+#[test]
+fn occurrences_of_other_objects_are_lost_with_their_digest() {
+    let mut store = store(1_000_000);
+    let (into, now) = ((RecordId(1_000), Kind::Digest), Now::at(1));
+    for number in 0..3 {
+        let (event, record) = (event(number, "R", "m"), number as u64);
+        accept(&mut store, &event, record, 1);
+        store.fold((RecordId(record), &event), into, &SmolStr::default(), (1, (record + 1, 0)), now);
+    }
+    let spot = store.spot(&event(0, "EventsFolded", "3 events"), now).unwrap();
+    // It has shown the first one.
+    store.lose_folded(spot.object, into.0, (2, 1), "invalid");
+    store.remark(spot, (Verdict::Lost, "invalid"), 2, Some(into.0), "", now);
+    let mut lost: Vec<_> = store.histories().map(|history| (history.name.clone(), history.facts[0].lost())).collect();
+    lost.sort();
+    assert_eq!(lost, [("web-0".into(), 0), ("web-1".into(), 1), ("web-2".into(), 1)]);
+    store.tell();
+    let counted: usize = store.histories().map(History::bytes).sum();
+    assert_eq!(counted + store.group_bytes.own() + store.runs.bytes(), store.bytes());
 }
 
 /// Fault: after it was off, it claimed to know the time in which it was.

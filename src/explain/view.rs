@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::{Group, History, Kept, MINUTES, Store, StormStates};
+use super::{Fact, Group, History, Kept, MINUTES, Store, StormState};
 use crate::clock::Mono;
 use crate::correlator::Key;
 use crate::outbox::RecordId;
@@ -75,11 +75,21 @@ impl Store {
     }
 
     /// Returns how many facts of the last hour the upstream shows nothing of, and the oldest of them. Covers only
-    /// namespaces that the caller may see.
-    pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool, storms: &StormStates, now: Mono) -> Unseen {
+    /// namespaces that the caller may see. `state` returns the state of the record that a fact has folded into.
+    pub fn unseen(
+        &self,
+        is_seen: &dyn Fn(&str) -> bool,
+        state: &dyn Fn(&Fact) -> Option<StormState>,
+        now: Mono,
+    ) -> Unseen {
         let mut unseen = Unseen::default();
+        let is_in_summary = |fact: &Fact| fact.folded > state(fact).map_or(0, |state| fact.unshown(state.settled));
+        let is_unseen = |fact: &&Fact| {
+            let is_recent = fact.received > fact.rejected && fact.rates.received.hour(now) > 0;
+            is_recent && fact.shown == 0 && !is_in_summary(fact)
+        };
         for history in self.histories().filter(|history| is_seen(&history.namespace)) {
-            for fact in history.facts.iter().filter(|fact| history.is_unseen(fact, storms, now)) {
+            for fact in history.facts.iter().filter(is_unseen) {
                 unseen.number += 1;
                 if unseen.oldest.as_ref().is_none_or(|(since, ..)| fact.first_received < *since) {
                     let object = history.object();

@@ -170,7 +170,7 @@ impl Outbox {
     fn fold(&mut self, home: Home, orders: &[Order], now: Now) {
         let records = self.take_folding(orders, now);
         if let Some(into) = self.fold_into(home, &records, now) {
-            let into = super::Taken { into, name: SmolStr::default(), reach: (0, 0) };
+            let into = super::Taken { into, name: SmolStr::default(), reach: self.reach(into) };
             self.forgotten.extend(records.iter().map(|(id, record)| record.forgotten(*id, &into, Kind::Digest)));
         }
     }

@@ -17,6 +17,8 @@ pub enum Learned {
     Ignored,
     /// The record continues from the stored event; its count has changed by this much.
     Moved(i32),
+    /// The upstream no longer holds the record. Its next write creates it.
+    Gone,
 }
 
 impl Outbox {
@@ -60,10 +62,11 @@ impl Outbox {
         let Some(record) = self.records.get(&id) else { return Learned::Absent };
         let Stand::On(held) = &record.stand else { return Learned::Ignored };
         let is_news = version == held.version || is_newer(version, &held.version);
-        if is_news && !matches!(record.phase, Phase::InFlight(_)) {
-            self.note(id);
-            self.change_in_queue(id, now, |record| record.stand = Stand::Nowhere);
+        if !is_news || matches!(record.phase, Phase::InFlight(_)) {
+            return Learned::Ignored;
         }
-        Learned::Ignored
+        self.note(id);
+        self.change_in_queue(id, now, |record| record.stand = Stand::Nowhere);
+        Learned::Gone
     }
 }

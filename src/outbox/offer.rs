@@ -50,7 +50,7 @@ pub struct Forgotten {
     pub kind: Kind,
     /// The name of that record, if another shard has it.
     pub name: SmolStr,
-    /// The occurrences that it counts with these, and those of them that the upstream shows, if another shard has it.
+    /// The occurrences that it counts with these, and those of them that the upstream shows.
     pub reach: (u64, u64),
     /// The desired state of the forgotten record.
     pub event: Box<Event>,

@@ -4,10 +4,10 @@ use smol_str::SmolStr;
 
 use super::hold::Handle;
 use super::{Mirror, Shard, Shards};
-use crate::clock::Now;
-use crate::correlator::{RecordId, Settled};
+use crate::clock::{Mono, Now};
+use crate::correlator::{Key, RecordId, Settled};
 use crate::event::Event;
-use crate::explain::{Group, MINUTES, Spot, Store, Tap, Unseen, Verdict};
+use crate::explain::{Group, MINUTES, Spot, Store, StormStates, Tap, Unseen, Verdict};
 use crate::ledger::RejectReason;
 use crate::outbox::{Answer, Forgotten, Kind, LostReason, MESSAGES, Request, Settlement, Write, has_any_tag};
 
@@ -76,11 +76,11 @@ impl Shard {
         if written > 0 {
             // Not all of the sent ones may have arrived. A record that owes nothing more has left the outbox.
             let count = self.outbox.glimpse(record).and_then(|seen| seen.shown).unwrap_or(*sent);
-            let waiting = self.outbox.view(record).map_or(0, |view| view.waiting);
-            self.explain.written(*spot, (record, *kind), (name, count), message, (written, waiting), now);
+            self.explain.written(*spot, (record, *kind), (name, count), message, written, now);
         }
-        if let (Some((reason, _)), Kind::Storm) = (settlement.lost, kind) {
-            self.note_lost_storm(record, settled + written, reason.label());
+        if let Some((reason, lost)) = settlement.lost {
+            let settled = settled + written;
+            self.note_lost_folded((spot.object, record, *kind), (lost.total(), settled), reason.label());
         }
         let remark = match settlement.lost {
             Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),
@@ -94,6 +94,20 @@ impl Shard {
         }
         if settlement.feedback.as_ref().is_some_and(|feedback| feedback.settled == Settled::Forgotten) {
             self.explain.ended(spot.object, record);
+        }
+    }
+
+    /// Notes that a digest or storm record of an object has lost occurrences, after it has shown `settled`.
+    pub(super) fn note_lost_folded(
+        &mut self,
+        (object, record, kind): (Key, RecordId, Kind),
+        (lost, settled): (u64, u64),
+        why: &'static str,
+    ) {
+        match kind {
+            Kind::Storm => self.note_lost_storm(record, settled, why),
+            Kind::Digest => self.explain.lose_folded(object, record, (lost, settled), why),
+            Kind::Plain | Kind::Combined => {}
         }
     }
 
@@ -136,6 +150,12 @@ impl Shard {
         }
     }
 
+    /// Returns the facts of the last hour of which the upstream shows nothing, in namespaces that the caller may see.
+    pub fn unseen(&mut self, is_seen: &dyn Fn(&str) -> bool, storms: &StormStates, now: Mono) -> Unseen {
+        self.explain.tell();
+        self.explain.unseen(is_seen, &|fact| self.summary(fact.into?, storms), now)
+    }
+
     /// Returns the store of this shard.
     pub fn kept(&mut self) -> &Store {
         self.explain.tell();
@@ -160,9 +180,7 @@ impl Shards {
     pub fn unseen(&self, is_seen: &dyn Fn(&str) -> bool) -> Unseen {
         let now = self.clock().now().mono;
         let storms = self.storm_states();
-        self.each(|shard, _| shard.kept().unseen(is_seen, &storms, now))
-            .into_iter()
-            .fold(Unseen::default(), Unseen::plus)
+        self.each(|shard, _| shard.unseen(is_seen, &storms, now)).into_iter().fold(Unseen::default(), Unseen::plus)
     }
 
     /// Returns occurrences, writes, losses, and losses by a fault, per minute, the newest first.
@@ -215,7 +233,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Policy};
-    use crate::explain::{Query, StormStates};
+    use crate::explain::Query;
     use crate::outbox::{Applied, Entry, Fault, Refusal, RefusalReason, Request, Retry};
     use crate::shard::Settings;
     use crate::status::Status;
@@ -242,6 +260,119 @@ mod tests {
             assert_eq!((part.received, part.shown, part.waiting.values().sum::<u64>()), (3, 0, 3));
             assert_eq!(later.kept().groups()[1].totals.received, 3);
         }
+    }
+
+    /// Returns a shard with `explain` and digests.
+    fn shard() -> Shard {
+        let mut settings = Settings::default();
+        (settings.explain.enabled, settings.outbox.digest_after) = (true, 1);
+        Shard::new(KeySecret(1, 2), settings, 1)
+    }
+
+    fn about(object: &str) -> Event {
+        let mut event = Event { reason: "R".into(), count: 1, ..Event::default() };
+        event.involved_object.name = object.into();
+        event
+    }
+
+    fn explained(shard: &mut Shard, object: &str, policy: &Policy, now: Now) -> crate::explain::Object {
+        let query = Query { name: object.to_owned(), ..Query::default() };
+        shard.explain(&query, now, policy, &StormStates::default()).objects.remove(0)
+    }
+
+    fn told(shard: &mut Shard, object: &str, policy: &Policy, now: Now) -> String {
+        let query = Query { name: object.to_owned(), ..Query::default() };
+        let known = shard.explain(&query, now, policy, &StormStates::default());
+        crate::explain::Explanation::new(&query, vec![known], crate::explain::Upstream::Up, now.wall).answer.text
+    }
+
+    /// Faults: the digest's writes and losses were noted at its own object only. Occurrences of others that it shows were
+    /// said to wait for its next write, and not to be shown; those that were lost with it were said to be shown.
+    #[test]
+    fn a_digest_of_several_objects_is_explained_at_each() {
+        let spam_key = vec![crate::correlator::Field::SourceComponent];
+        let policy = crate::correlator::Settings { burst_size: 1, qps: 1.0, spam_key, ..Default::default() };
+        let (mut shard, policy) = (shard(), Policy::from(policy));
+        let at = |second: i64| Now::at(second * 1_000_000_000);
+        let count = |shard: &mut Shard, object: &str, now| {
+            let part = explained(shard, object, &policy, now).reasons.remove(0);
+            (part.shown, part.in_summary, part.waiting.values().sum::<u64>(), part.lost.values().sum::<u64>())
+        };
+        for object in ["first", "a", "b", "c"] {
+            shard.accept(about(object), 1, at(1), &policy).unwrap();
+            shard.write_all(at(1));
+        }
+        let objects = ["a", "b", "c"];
+        assert_eq!(objects.map(|object| count(&mut shard, object, at(1))), [(0, 0, 1, 0); 3]);
+        assert_eq!(shard.unseen(&|_| true, &StormStates::default(), at(1).mono).number, 3);
+        assert_eq!(shard.write_all(at(100)).len(), 1, "the digest");
+        assert_eq!(objects.map(|object| count(&mut shard, object, at(100))), [(0, 1, 0, 0); 3]);
+        assert_eq!(shard.unseen(&|_| true, &StormStates::default(), at(100).mono).number, 0);
+        for reason in ["R2", "R3"] {
+            let other = Event { reason: reason.into(), ..about("d") };
+            shard.accept(other, 1, at(100), &policy).unwrap();
+            shard.write_all(at(100));
+        }
+        let record = |shard: &mut Shard, object: &str| {
+            let records = explained(shard, object, &policy, at(100)).records;
+            let digest = records.into_iter().find(|record| record.form == "digest").unwrap();
+            (digest.state, digest.count, digest.pending)
+        };
+        assert_eq!(objects.map(|object| count(&mut shard, object, at(100))), [(0, 1, 0, 0); 3]);
+        assert_eq!(count(&mut shard, "d", at(100)), (0, 0, 1, 0));
+        assert_eq!(record(&mut shard, "b"), ("waiting", Some(3), 2));
+        let refusal = Refusal { reason: RefusalReason::Invalid, status: Box::new(Status::bad_request("no")) };
+        while let Some(write) = shard.next_write(at(1000)) {
+            shard.settle(write.record, Answer::Refused(refusal.clone()), at(1000));
+        }
+        assert_eq!(objects.map(|object| count(&mut shard, object, at(1000))), [(0, 1, 0, 0); 3]);
+        assert_eq!(count(&mut shard, "d", at(1000)), (0, 0, 0, 1));
+        assert!(shard.balance().is_exact());
+    }
+
+    /// Fault: what waited for a token under `defer` was said to get it now, and no reason was named.
+    #[test]
+    fn after_a_reload_to_drop_the_budget_of_what_waits_is_known() {
+        let rate =
+            |suppression| crate::correlator::Settings { burst_size: 1, qps: 0.01, suppression, ..Default::default() };
+        let [defer, drop] = [crate::correlator::Suppression::Defer, crate::correlator::Suppression::Drop]
+            .map(|of| Policy::from(rate(of)));
+        let (mut shard, now) = (shard(), Now::at(1));
+        for _ in 0..2 {
+            shard.accept(about("a"), 1, now, &defer).unwrap();
+            shard.write_all(now);
+        }
+        let settings = shard.settings.clone();
+        let now = Now::at(9_000_000_001);
+        assert_eq!(shard.next_write(now), None, "it has no token");
+        shard.reload(settings, &defer, &drop, now);
+        let text = told(&mut shard, "a", &drop, now);
+        let said =
+            "1 of 2 occurrences are shown; 1 occurrence waits for a token. The next token, 00:01:41Z, goes to R.";
+        assert_eq!(text, said);
+        let budgets = explained(&mut shard, "a", &drop, now).budgets;
+        let budgets: Vec<_> = budgets.iter().map(|budget| (budget.suppression, budget.queue.len())).collect();
+        assert_eq!(budgets, [("drop", 0), ("defer", 1)]);
+    }
+
+    /// Fault: it was said to be written within moments, because its budget was not known.
+    #[test]
+    fn a_restored_record_that_waits_for_a_token_says_so() {
+        let policy = Policy::from(crate::correlator::Settings { burst_size: 0, ..Default::default() });
+        let [mut earlier, mut later] = [shard(), shard()];
+        earlier.keep_journal();
+        later.identify("me");
+        earlier.identify("me");
+        assert!(earlier.accept(about("a"), 3, Now::at(1), &policy).is_ok());
+        let (_, entry) = earlier.take_changes().records.pop().unwrap();
+        let mut entry = *entry.unwrap();
+        entry.later = entry.owed;
+        later.restore(entry, Now::at(2), &policy);
+        later.write_all(Now::at(2));
+        let now = Now::at(9_000_000_000);
+        assert_eq!(later.next_write(now), None, "it has no token");
+        let said = "3 of 6 occurrences are shown; 3 occurrences wait for a token. No further token comes.";
+        assert_eq!(told(&mut later, "a", &policy, now), said);
     }
 
     fn event(random: &mut fastrand::Rng) -> Event {

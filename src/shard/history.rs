@@ -77,7 +77,7 @@ impl Shard {
             let tag = self.outbox.tag_count(handle.record, event);
             let learned = self.outbox.learn(handle.record, event, now);
             match learned {
-                Learned::Ignored => {}
+                Learned::Ignored | Learned::Gone => {}
                 Learned::Moved(count_moved) => {
                     let settled = Settled::stored(event, count_moved, self.outbox.settled(handle.record));
                     self.tell(&handle, &settled);
@@ -120,11 +120,15 @@ impl Shard {
     /// Applies the deletion of `event` from the upstream.
     pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
         let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) else { return };
-        if self.outbox.learn_gone(handle.record, &event.metadata.resource_version, now) == Learned::Absent
+        let version = &event.metadata.resource_version;
+        let learned = self.outbox.learn_gone(handle.record, version, now);
+        let mut is_gone = learned != Learned::Ignored;
+        if learned == Learned::Absent
             && let Some(key) = handle.key
         {
-            let version = &event.metadata.resource_version;
-            self.change_correlator(handle.source, |correlator| correlator.learn_gone(key, version));
+            self.change_correlator(handle.source, |correlator| is_gone = correlator.learn_gone(key, version));
+        }
+        if is_gone {
             self.explain.gone(handle.object, handle.record);
         }
         self.forget_folded(now);
@@ -134,14 +138,22 @@ impl Shard {
     pub fn learn_list(&mut self, listed: &Listed, now: Now) {
         let outbox = &mut self.outbox;
         let version = listed.newest.to_string();
-        let mut tracked_keys = 0;
+        let (mut tracked_keys, mut gone) = (0, HashSet::new());
         for (_, correlator) in self.sources.iter_mut() {
             correlator.learn_list(|observation| {
-                listed.misses(observation) && outbox.learn_gone(observation.record, &version, now) == Learned::Absent
+                if !listed.misses(observation) {
+                    return false;
+                }
+                let learned = outbox.learn_gone(observation.record, &version, now);
+                if learned != Learned::Ignored {
+                    gone.insert(observation.record);
+                }
+                learned == Learned::Absent
             });
             tracked_keys += correlator.tracked_keys();
         }
         self.tracked_keys.set(tracked_keys);
+        self.explain.all_gone(&gone);
         self.forget_folded(now);
     }
 }
@@ -315,13 +327,48 @@ mod tests {
         };
         is_stored(&mut shard, "5", 1, 1);
         assert_eq!(text(&mut shard, 1), "1 of 1 occurrences are shown, in a.");
-        let later = 3_000_000_000;
-        assert_eq!(shard.next_write(Now::at(later)), None);
-        shard.learn_gone(&event("6"), Now::at(later), &Policy::default());
-        let gone = "1 of 1 occurrences were shown, in a. The API server has it no longer: it expired or was deleted.";
-        assert_eq!(text(&mut shard, later), gone);
-        is_stored(&mut shard, "7", 2, 2 * later);
-        assert_eq!(text(&mut shard, 2 * later), "2 of 2 occurrences are shown, in a.");
+        let mut at = 1;
+        for (count, leaves_outbox, is_listed) in
+            [(1, true, false), (2, false, false), (3, true, true), (4, false, true)]
+        {
+            let version = 10 * i64::from(count);
+            if leaves_outbox {
+                at += 3_000_000_000;
+                assert_eq!(shard.next_write(Now::at(at)), None);
+            }
+            if is_listed {
+                let listed = Listed { newest: u64::MAX, ..Listed::default() };
+                shard.learn_list(&listed, Now::at(at));
+            } else {
+                shard.learn_gone(&event(&version.to_string()), Now::at(at), &Policy::default());
+            }
+            let case = format!("{leaves_outbox} {is_listed}");
+            let gone = format!(
+                "{count} of {count} occurrences were shown, in a. The API server has it no longer: it expired or was deleted."
+            );
+            assert_eq!(text(&mut shard, at), gone, "{case}");
+            at += 6_000_000_000;
+            is_stored(&mut shard, &(version + 1).to_string(), count + 1, at);
+            let more = count + 1;
+            assert_eq!(text(&mut shard, at), format!("{more} of {more} occurrences are shown, in a."), "{case}");
+        }
+    }
+
+    /// Fault: it was said to be gone.
+    #[test]
+    fn explain_does_not_believe_old_news_of_a_deletion() {
+        let mut settings = shard::Settings::default();
+        settings.explain.enabled = true;
+        let (mut shard, policy) = (Shard::new(KeySecret(1, 2), settings, 1), Policy::default());
+        shard.accept(event(""), 1, Now::at(1), &policy).unwrap();
+        let write = shard.next_write(Now::at(1)).unwrap();
+        shard.settle(write.record, Answer::Stored(Box::new(event("7"))), Now::at(1));
+        let later = Now::at(3_000_000_000);
+        assert_eq!(shard.next_write(later), None);
+        shard.learn_gone(&event("6"), later, &policy);
+        let query = Query { name: "web-0".to_owned(), ..Query::default() };
+        let known = shard.explain(&query, later, &policy, &StormStates::default());
+        assert_eq!(known.objects[0].records[0].state, "settled");
     }
 
     /// Fault: the record was created once more, with its running count.

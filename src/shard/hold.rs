@@ -11,9 +11,7 @@ use super::{Found, Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Candidate, Counts, Key, Observation, Policy, RecordId, Settled};
 use crate::event::Event;
-use crate::outbox::{
-    self, DIGEST_REASON, Fate, Glimpse, Kind, Line, LostReason, Rebased, Settlement, Ticket, line_checksum,
-};
+use crate::outbox::{self, DIGEST_REASON, Fate, Glimpse, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
 
 /// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,12 +126,12 @@ impl Shard {
     /// Forgets a deleted record: its waiting occurrences are lost, and the next occurrence begins a new record.
     /// Returns the tickets of clients that waited for it.
     pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
-        let storm = self.outbox.glimpse(handle.record).filter(|seen| seen.kind == Kind::Storm);
-        let settled = storm.map(|storm| storm.settled);
+        let seen = self.outbox.glimpse(handle.record).map(|seen| (seen.kind, seen.settled));
         let (lost, waiting) = self.outbox.forget(handle.record, now);
         self.lose(LostReason::Deleted, lost.total(), now);
-        if let Some(settled) = settled {
-            self.note_lost_storm(handle.record, settled, LostReason::Deleted.label());
+        if let Some((kind, settled)) = seen {
+            let record = (handle.object, handle.record, kind);
+            self.note_lost_folded(record, (lost.total(), settled), LostReason::Deleted.label());
         }
         self.note_deletion(handle, lost.total(), now);
         self.tell(handle, &Settled::Forgotten);

@@ -34,7 +34,9 @@ impl Shard {
         let settings = policy.select(&entry.event);
         let record = if entry.kind.folds() { self.outbox.digest_id() } else { RecordId(self.next_record) };
         self.next_record += 1;
-        self.explain.restore((record, entry.kind, entry.key), &entry.event, entry.occurrences().total(), now);
+        let budget = entry.budget.map(|budget| (entry.source, budget, false));
+        let number = entry.occurrences().total();
+        self.explain.restore((record, entry.kind, entry.key), budget, &entry.event, number, now);
         // After a client's DELETE without an answer, the next occurrence begins a new record.
         if !entry.kind.folds() && !entry.may_be_deleted {
             let secret = self.secret;

@@ -260,7 +260,8 @@ impl Shard {
             let is_prepaid = settings.suppression == Suppression::Drop;
             let paid = is_prepaid.then_some(accepted.outcome != Outcome::Dropped);
             let (key, budget, before) = (decision.key, decision.budget, decision.known.count);
-            let ruling = Ruling { caller, source, key, budget, paid, rule, before };
+            let keys = (settings.correlation == Correlation::On).then_some((key, budget));
+            let ruling = Ruling { caller, source, keys, paid, rule, before };
             let kind = if decision.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
             let (outbox, sources) = (&self.outbox, &self.sources);
             let next_token = || match is_prepaid {

@@ -8,13 +8,14 @@ use smol_str::SmolStr;
 
 use super::explain::ELSEWHERE;
 use super::{Shard, Shards};
-use crate::clock::Now;
+use crate::clock::{Mono, Now};
 use crate::correlator::{Policy, Rate, RecordId, Suppression, field_value};
 use crate::event::Event;
 use crate::explain::{
-    Budget, Decided, Fact, History, Kept, Known, Object, Order, Part, Query, Record, StormStates, Window, stamp,
+    Budget, Decided, Fact, History, Kept, Known, Object, Order, Part, Query, Record, StormState, StormStates, Window,
+    stamp,
 };
-use crate::outbox::Kind;
+use crate::outbox::{Kind, View, Why};
 
 /// LIMIT: objects in the answer of one shard.
 const OBJECTS: usize = 20;
@@ -83,13 +84,16 @@ impl Shard {
         let mut budgets: Vec<Budget> = Vec::new();
         let is_shown = Fact::is_reported;
         for (number, fact) in history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact)) {
-            let Some(budget) = self.budget(history, number, now, policy) else { continue };
-            match budgets.iter_mut().find(|known| known.key == budget.key) {
-                Some(known) => {
-                    known.facts.push(number);
-                    *known.spent_on.entry(fact.reason.clone()).or_default() += fact.spent;
+            for budget in self.budgets(history, number, now, policy) {
+                let is_same =
+                    |known: &&mut Budget| (&known.key, known.suppression) == (&budget.key, budget.suppression);
+                match budgets.iter_mut().find(is_same) {
+                    Some(known) => {
+                        known.facts.push(number);
+                        *known.spent_on.entry(fact.reason.clone()).or_default() += fact.spent;
+                    }
+                    None => budgets.push(budget),
                 }
-                None => budgets.push(budget),
             }
         }
         let facts = history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact) && query.means(history, fact));
@@ -107,6 +111,17 @@ impl Shard {
         }
     }
 
+    /// Returns the state of a digest or storm record. `None` if it has ended: the upstream shows what it counts, except
+    /// what was noted as lost.
+    pub(super) fn summary(&self, record: RecordId, storms: &StormStates) -> Option<StormState> {
+        if record.0 & ELSEWHERE != 0 {
+            return storms.get(&record).copied();
+        }
+        self.outbox.digest_name(record)?;
+        let why = self.outbox.view(record).map_or(Why::Budget.label(), |view| waits_for(&view));
+        Some(StormState { settled: self.outbox.reach(record).1, why, lost: None })
+    }
+
     /// Returns where the occurrences of a fact are.
     fn counts(&self, history: &History, (number, fact): (usize, &Fact), storms: &StormStates) -> Part {
         let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
@@ -115,29 +130,22 @@ impl Shard {
         let mut rest = fact.received.saturating_sub(fact.folded + fact.lost() + fact.rejected);
         // A digest of an earlier process is a record of its own.
         let is_own = |kept: &&Kept| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
-        let own = history.records.iter().filter(is_own).map(|kept| kept.record);
-        for record in own.chain(fact.into) {
-            let Some(view) = self.outbox.view(record).filter(|view| view.waiting > 0) else { continue };
-            let why = if view.is_in_flight { "in_flight" } else { view.why.label() };
-            let number = if fact.into == Some(record) {
-                std::mem::replace(&mut in_summary, fact.folded_shown) - fact.folded_shown
-            } else {
-                let own = view.waiting.min(rest);
-                rest -= own;
-                own
-            };
-            if number > 0 {
-                *waiting.entry(why).or_insert(0) += number;
+        for kept in history.records.iter().filter(is_own) {
+            let Some(view) = self.outbox.view(kept.record) else { continue };
+            let own = view.waiting.min(rest);
+            rest -= own;
+            if own > 0 {
+                *waiting.entry(waits_for(&view)).or_insert(0) += own;
             }
         }
         lost.extend(fact.lost.iter().copied());
-        if let Some(storm) = fact.into.and_then(|into| storms.get(&into)) {
-            let unshown = fact.unshown(storm);
+        if let Some(summary) = fact.into.and_then(|into| self.summary(into, storms)) {
+            let unshown = fact.unshown(summary.settled);
             in_summary -= unshown;
-            match storm.lost {
+            match summary.lost {
                 _ if unshown == 0 => {}
                 Some(why) => *lost.entry(why).or_insert(0) += unshown,
-                None => *waiting.entry(storm.why).or_insert(0) += unshown,
+                None => *waiting.entry(summary.why).or_insert(0) += unshown,
             }
         }
         let others = in_summary + lost.values().sum::<u64>() + fact.rejected + waiting.values().sum::<u64>();
@@ -157,7 +165,7 @@ impl Shard {
             event_type: fact.event_type.clone(),
             source: fact.source(),
             caller: fact.caller.clone(),
-            rule: fact.budget.and_then(|_| policy.rule(&sample(history, fact)).0),
+            rule: (fact.received > fact.rejected).then(|| policy.rule(&sample(history, fact)).0).flatten(),
             received: fact.received,
             summary: fact.into.map(|into| self.name_of(history, into)).unwrap_or_default(),
             rejected: fact.rejected,
@@ -167,42 +175,44 @@ impl Shard {
         }
     }
 
-    fn budget(&self, history: &History, number: usize, now: Now, policy: &Policy) -> Option<Budget> {
+    /// Returns the budget that pays for a fact. After a reload to `suppression: drop`, also the one that waiting records
+    /// wait for.
+    fn budgets(&self, history: &History, number: usize, now: Now, policy: &Policy) -> Vec<Budget> {
         let fact = &history.facts[number];
-        let (source, budget, _) = fact.budget?;
+        let Some((source, budget, _)) = fact.budget else { return Vec::new() };
         let event = sample(history, fact);
         // The rules may have changed since the newest decision.
         let (rule, settings) = policy.rule(&event);
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };
         let is_prepaid = settings.suppression == Suppression::Drop;
         let texts = settings.spam_key.iter().map(|field| field_value(&event, *field));
-        let key = texts.filter(|text| !text.is_empty()).map(ToOwned::to_owned).collect();
-        let (mut tokens, mut next, mut queue) = (rate.burst as usize, Some(now.mono), Vec::new());
-        if is_prepaid {
-            if let Some(correlator) = self.sources.peek(&source) {
-                let (left, at) = correlator.tokens(budget, rate, now.mono);
-                (tokens, next) = (whole(left), at);
-            }
-        } else if let Some(known) = self.outbox.tokens(source, budget, now.mono) {
-            (tokens, next) = (known.left, known.next);
-            let reason = |record| {
-                let event = self.outbox.glimpse(record)?.event;
-                Some(event.reason.clone())
-            };
-            queue = known.queue.into_iter().filter_map(reason).collect();
-        }
-        Some(Budget {
+        let key: Vec<String> = texts.filter(|text| !text.is_empty()).map(ToOwned::to_owned).collect();
+        let of = |suppression, (tokens, next): (usize, Option<Mono>), queue| Budget {
             facts: vec![number],
-            key,
+            key: key.clone(),
             rule,
-            suppression: if is_prepaid { "drop" } else { "defer" },
+            suppression,
             tokens,
             burst: rate.burst,
             seconds_per_token: 1.0 / rate.qps,
             next_token: next.map(|at| coming(now.wall_at(at))),
             spent_on: BTreeMap::from([(fact.reason.clone(), fact.spent)]),
             queue,
-        })
+        };
+        let full = (rate.burst as usize, Some(now.mono));
+        let owed = self.outbox.tokens(source, budget, now.mono);
+        let mut budgets = Vec::new();
+        if is_prepaid {
+            let tokens = self.sources.peek(&source).map(|correlator| correlator.tokens(budget, rate, now.mono));
+            budgets.push(of("drop", tokens.map_or(full, |(left, next)| (whole(left), next)), Vec::new()));
+        }
+        if !is_prepaid || owed.as_ref().is_some_and(|owed| !owed.queue.is_empty()) {
+            let queue = owed.iter().flat_map(|owed| &owed.queue);
+            let reasons = queue.filter_map(|record| Some(self.outbox.glimpse(*record)?.event.reason.clone()));
+            let reasons = reasons.collect();
+            budgets.push(of("defer", owed.map_or(full, |owed| (owed.left, owed.next)), reasons));
+        }
+        budgets
     }
 
     fn records(&self, history: &History, query: &Query, storms: &StormStates) -> Vec<Record> {
@@ -211,15 +221,15 @@ impl Shard {
             |kept: &&Kept| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
         let record = |kept: &Kept| {
             let view = self.outbox.view(kept.record);
-            let (known, storm) = (self.known(kept), storms.get(&kept.record));
+            let (known, summary) = (self.known(kept, storms), self.summary(kept.record, storms));
             let pending = view.as_ref().map_or(0, |view| view.waiting);
             let state = match &view {
                 Some(view) if view.is_in_flight => "in-flight",
                 Some(view) if view.waiting > 0 => "waiting",
-                _ if storm.is_some_and(|storm| storm.lost.is_some()) => "ended",
-                _ if storm.is_some_and(|storm| storm.settled == 0) => "unwritten",
+                _ if summary.is_some_and(|summary| summary.lost.is_some()) => "ended",
+                _ if kept.kind.folds() && summary.is_some_and(|summary| summary.settled == 0) => "unwritten",
                 _ if known.is_gone => "gone",
-                _ if known.has_ended && !known.stored => "ended",
+                _ if !known.stored && (known.has_ended || kept.kind.folds() && summary.is_none()) => "ended",
                 _ if known.stored => "settled",
                 _ => "unwritten",
             };
@@ -240,18 +250,23 @@ impl Shard {
     }
 
     /// Returns what is known of a record. A digest may count occurrences of several objects; its writes are noted at one.
-    fn known<'a>(&'a self, kept: &'a Kept) -> &'a Kept {
-        // A written one may stay in the outbox for some time.
-        let waits = || self.outbox.view(kept.record).is_some_and(|view| view.waiting > 0);
-        let is_elsewhere = kept.kind == Kind::Digest && !kept.stored && !waits();
+    fn known<'a>(&'a self, kept: &'a Kept, storms: &StormStates) -> &'a Kept {
+        let is_unwritten = || self.summary(kept.record, storms).is_some_and(|summary| summary.settled == 0);
+        let is_elsewhere = kept.kind == Kind::Digest && !kept.stored && !is_unwritten();
         if is_elsewhere { self.explain.stored(kept.record).unwrap_or(kept) } else { kept }
     }
 
     fn name_of(&self, history: &History, record: RecordId) -> SmolStr {
-        let known = history.kept(record).map(|kept| self.known(kept).name.clone()).filter(|name| !name.is_empty());
-        known
+        let kept = history.kept(record);
+        kept.map(|kept| kept.name.clone())
+            .filter(|name| !name.is_empty())
             .or_else(|| Some(self.outbox.glimpse(record)?.event.metadata.name.clone()))
             .or_else(|| self.outbox.digest_name(record))
+            .or_else(|| {
+                kept.filter(|kept| kept.kind == Kind::Digest)
+                    .and_then(|_| self.explain.stored(record))
+                    .map(|kept| kept.name.clone())
+            })
             .unwrap_or_default()
     }
 
@@ -320,6 +335,11 @@ impl Shard {
         let is_none = fact.lost.is_empty() && fact.dropped == 0 && fact.into.is_none();
         if is_none { 0 } else { self.counts(history, (number, fact), storms).lost.into_values().sum() }
     }
+}
+
+/// Returns the wait reason of a record's next write.
+const fn waits_for(view: &View) -> &'static str {
+    if view.is_in_flight { "in_flight" } else { view.why.label() }
 }
 
 /// Formats a future time in whole seconds.

@@ -76,7 +76,7 @@ async fn the_budget_is_named_as_the_reason_for_missing_completions() {
     assert_eq!(document["answer"]["code"], "dropped-no-token");
     let text = document["answer"]["text"].as_str().unwrap();
     assert!(text.starts_with("9 of 60 occurrences are shown. 51 were dropped: the budget was empty"), "{text}");
-    assert!(text.contains("The next token comes at 09:00:00."), "{text}");
+    assert!(text.contains("The next token comes at 09:00:00Z."), "{text}");
     assert!(text.contains("SawCompletedJob 9, SuccessfulCreate 19, SuccessfulDelete 8"), "{text}");
     let part = reason(&document, "SawCompletedJob");
     assert_eq!((&part["received"], &part["shown"], &part["lost"]), (&json!(60), &json!(9), &json!({"suppressed": 51})));
@@ -127,7 +127,7 @@ async fn under_defer_each_occurrence_of_the_hour_is_shown_or_waits() {
     assert_eq!(spent, 36);
     assert_eq!(document["answer"]["code"], "deferred");
     let text = document["answer"]["text"].as_str().unwrap();
-    assert!(text.contains("wait for a token. The next token, 09:00:00, goes to"), "{text}");
+    assert!(text.contains("wait for a token. The next token, 09:00:00Z, goes to"), "{text}");
     let records = document["objects"][0]["records"].as_array().unwrap();
     let combined = records.iter().find(|record| record["form"] == "combined" && record["reason"] == "SawCompletedJob");
     let messages = combined.unwrap()["messages"].as_array().unwrap();
@@ -204,7 +204,7 @@ async fn an_unknown_object_is_explained_with_the_reason() {
     program.client().await.post(&plain()).await;
     assert_eq!(
         told(&program, "object=pod/web-9").await,
-        "unknown: Nothing is known about pod shop/web-9: of 1 occurrence in its namespace since 08:00:00 none was about it. \
+        "unknown: Nothing is known about pod shop/web-9: of 1 occurrence in its namespace since 08:00:00Z none was about it. \
          The nearest name is Pod shop/web-0."
     );
     let client = &mut program.client().await;
@@ -224,7 +224,7 @@ async fn an_evicted_object_is_explained_as_perhaps_received() {
     }
     let text = told(&program, "object=pod/web-0").await;
     // The record itself is upstream, if it is written.
-    assert!(text.contains("Decisions before 08:00:00 may have been forgotten (explain.maxBytes)"), "{text}");
+    assert!(text.contains("Decisions before 08:00:00Z may have been forgotten (explain.maxBytes)"), "{text}");
     assert!(program.app.shards().explain_bytes() <= 1 << 20);
     program.stop().await;
 }
@@ -276,7 +276,7 @@ async fn occurrences_waiting_for_the_upstream_show_since_when_it_is_down() {
         .await;
     let text = told(&program, "object=pod/web-0").await;
     assert!(text.starts_with("upstream-down: Not written yet: the upstream has failed since 08:00:0"), "{text}");
-    assert!(text.ends_with("(transport). 1 occurrence waits."), "{text}");
+    assert!(text.ends_with("(transport). 1 occurrence waits for the next try."), "{text}");
     program.client().await.post(&event("node-1", "web-1", "BackOff", "not tried")).await;
     let text = told(&program, "object=pod/web-1").await;
     assert!(text.starts_with("upstream-down: Not written yet: the upstream is down. 0 of 1"), "{text}");
@@ -367,6 +367,25 @@ async fn an_event_without_an_object_is_in_the_tables() {
     program.stop().await;
 }
 
+/// Fault: the records were said to have begun because of a full cache, and to be paid for by a budget.
+#[tokio::test]
+async fn an_event_that_is_not_correlated_has_a_record_and_no_budget() {
+    let rules = "rules: [{match: {reason: [BackOff]}, set: {enabled: false}}]";
+    for correlation in ["enabled: false", "suppression: drop, enabled: false", rules] {
+        let program = start(&format!("correlation: {{{correlation}}}\n")).await;
+        for _ in 0..2 {
+            program.client().await.post(&plain()).await;
+            program.settle().await;
+        }
+        let text = told(&program, "object=pod/web-0").await;
+        assert!(text.starts_with("shown: 2 of 2 occurrences are shown, the newest in web-0."), "{correlation}: {text}");
+        let document = ask(&program, "namespace=shop&object=pod/web-0").await;
+        assert_eq!(document["objects"][0]["budgets"], json!([]), "{correlation}");
+        assert_eq!(reason(&document, "BackOff")["rule"].is_u64(), correlation == rules);
+        program.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn an_evicted_key_begins_another_record() {
     let program = start("correlation: {lruCacheSize: 1}\n").await;
@@ -427,7 +446,10 @@ async fn occurrences_without_a_token_of_their_group_are_in_a_storm_record() {
     // Fault: the storm record was said to count it before that was written, and after it was lost.
     until_folded(&program, "object=pod/web-3").await;
     let text = told(&program, "object=pod/web-3").await;
-    assert_eq!(text, "deferred: 0 of 1 occurrences are shown; 1 occurrence waits (group).");
+    assert_eq!(
+        text,
+        "deferred: 0 of 1 occurrences are shown; 1 occurrence waits for a token of the group, or of all writes."
+    );
     program.clock.advance(Duration::from_secs(101));
     program.settle().await;
     let text = told(&program, "object=pod/web-3").await;
@@ -472,7 +494,10 @@ async fn a_repeat_within_the_interval_waits_until_it_ends() {
     rest(&program).await;
     client.post(&plain()).await;
     let text = told(&program, "object=pod/web-0").await;
-    assert_eq!(text, "coalescing: 1 of 2 occurrences are shown; 1 occurrence waits (coalescing).");
+    assert_eq!(
+        text,
+        "coalescing: 1 of 2 occurrences are shown; 1 occurrence waits for the end of outbox.coalesceInterval."
+    );
     program.stop().await;
 }
 
@@ -485,13 +510,13 @@ async fn a_refused_event_is_explained_with_the_reason() {
     assert!(
         told(&program, "object=pod/web-1")
             .await
-            .starts_with("full: Refused at 08:00:00: 1 occurrence (full): the outbox")
+            .starts_with("full: Refused at 08:00:00Z: 1 occurrence (full): the outbox")
     );
     let mut invalid = event("node-1", "web-2", "R", "m");
     invalid.involved_object.namespace = "other".into();
     assert_eq!(client.post(&invalid).await.status, 422);
     let text = told(&program, "object=pod/web-2").await;
-    assert!(text.starts_with("rejected: Refused at 08:00:00: 1 occurrence (invalid)"), "{text}");
+    assert!(text.starts_with("rejected: Refused at 08:00:00Z: 1 occurrence (invalid)"), "{text}");
     assert!(text.contains("involvedObject.namespace"), "{text}");
     program.stop().await;
     let limited = "limits: [{type: Namespace, qps: 1, burst: 1}]\n";
@@ -500,7 +525,7 @@ async fn a_refused_event_is_explained_with_the_reason() {
     client.post(&event("node-1", "web-0", "R", "m")).await;
     assert_eq!(client.post(&event("node-1", "web-1", "R", "m")).await.status, 429);
     assert!(
-        told(&program, "object=pod/web-1").await.starts_with("rejected: Refused at 08:00:00: 1 occurrence (limited)")
+        told(&program, "object=pod/web-1").await.starts_with("rejected: Refused at 08:00:00Z: 1 occurrence (limited)")
     );
     program.stop().await;
 }

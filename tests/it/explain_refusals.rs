@@ -31,9 +31,9 @@ async fn a_refused_line_of_a_batch_is_recorded_with_its_object() {
     let client = &mut program.client().await;
     assert_eq!(client.send("POST", "/eventweir/v1/events", &[], &body).await.status, 200);
     let text = told(&program, "pod/web-1").await;
-    assert!(text.starts_with("rejected: Refused at 08:00:00: 1 occurrence (invalid)"), "{text}");
+    assert!(text.starts_with("rejected: Refused at 08:00:00Z: 1 occurrence (invalid)"), "{text}");
     let text = told(&program, "pod/web-2").await;
-    assert!(text.starts_with("rejected: Refused at 08:00:00: 1 occurrence (limited)"), "{text}");
+    assert!(text.starts_with("rejected: Refused at 08:00:00Z: 1 occurrence (limited)"), "{text}");
     // An unreadable event has no object.
     client.send("POST", "/eventweir/v1/events", &[], b"{nonsense\n").await;
     // Only a question about all namespaces shows numbers of all.
@@ -83,7 +83,7 @@ async fn a_refused_change_is_recorded_and_is_not_an_occurrence() {
     assert_eq!(client.send("PUT", &path, &[], &text_of(&first)).await.status, 403);
     let text = told(&program, "pod/web-0").await;
     assert!(
-        text.starts_with("rejected: No occurrence was received. A change of the event was refused at 08:00:00: PUT: "),
+        text.starts_with("rejected: No occurrence was received. A change of the event was refused at 08:00:00Z: PUT: "),
         "{text}"
     );
     let merge = [("Content-Type", "application/merge-patch+json")];

@@ -1,0 +1,49 @@
+//! Ends of records: they are lost, or the upstream has them no longer.
+
+use std::collections::HashSet;
+
+use super::{Spot, Store};
+use crate::correlator::{Key, RecordId};
+
+impl Store {
+    /// Notes that the upstream no longer holds a record; the next occurrence begins another one.
+    pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
+        self.end_run(record);
+        let history = self.objects.peek_mut(&object)?;
+        let kept = history.kept_mut(record)?;
+        kept.has_ended = true;
+        let fact = kept.fact;
+        Some(Spot { object, fact, mark: history.facts[fact].mark, group: 0 })
+    }
+
+    /// Notes that the upstream no longer has a settled record; its next write creates it again.
+    pub fn gone(&mut self, object: Key, record: RecordId) {
+        if let Some(kept) = self.objects.peek_mut(&object).and_then(|history| history.kept_mut(record)) {
+            kept.is_gone = true;
+        }
+    }
+
+    /// Notes as [`gone`](Self::gone) does, for records of any objects.
+    pub fn all_gone(&mut self, records: &HashSet<RecordId>) {
+        let kept = self.objects.iter_mut().flat_map(|(_, history)| &mut history.records);
+        kept.filter(|kept| records.contains(&kept.record)).for_each(|kept| kept.is_gone = true);
+    }
+
+    /// Notes the loss of a digest's `number` occurrences, of which it has shown `settled`. They may be of several objects;
+    /// its writes are noted at this one.
+    pub fn lose_folded(&mut self, object: Key, into: RecordId, (number, settled): (u64, u64), why: &'static str) {
+        let Some(history) = self.objects.peek_mut(&object).filter(|history| history.kept(into).is_some()) else {
+            return;
+        };
+        if history.lose_folded(into, settled, why) < number {
+            for (_, history) in self.objects.iter_mut() {
+                if history.lose_folded(into, settled, why) > 0 {
+                    let bytes = history.bytes();
+                    self.bytes.replace(history.counted, bytes);
+                    history.counted = bytes;
+                }
+            }
+        }
+        self.count(object);
+    }
+}

@@ -347,8 +347,9 @@ impl Store {
         let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
         history.note(spot.fact, (verdict, why), number, Some(record), (message, marks.message), now, next_token);
         self.count(spot.object);
-        // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted.
-        if ruling.paid.is_none() && why.is_empty() {
+        // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted. Without
+        // correlation no record has a second occurrence.
+        if ruling.paid.is_none() && ruling.keys.is_some() && why.is_empty() {
             let of = Origin { kind, spot, marks, rule: ruling.rule, messages: Messages::default(), caller };
             if self.runs.are_full(of.bytes(), &self.settings) {
                 self.tell();

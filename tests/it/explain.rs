@@ -247,7 +247,7 @@ async fn another_replicas_record_is_found_upstream() {
 #[tokio::test]
 async fn occurrences_waiting_at_another_replica_are_known_there_only() {
     let fake = FakeApiserver::manual();
-    let other = start_before(&fake, "").await;
+    let other = start_before(&fake, "shutdown: {drainTimeout: 0s}\n").await;
     let program = start_before(&fake, "").await;
     fake.plan(|_| Fault::Unavailable(1));
     other.client().await.post(&plain()).await;

@@ -331,3 +331,33 @@ async fn a_forbidden_record_is_tried_a_few_times_in_five_minutes() {
     bench.pass(Duration::from_secs(3)).await;
     assert_eq!(bench.fake.shown(), 2);
 }
+
+/// Fault: a kubeconfig without TLS, or without its verification, was accepted silently.
+#[tokio::test]
+async fn an_api_server_that_is_not_verified_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let skips = json!({ "server": "https://127.0.0.1:6443", "insecure-skip-tls-verify": true });
+    for (cluster, expected) in [
+        (json!({ "server": "http://192.0.2.1:8080" }), "not encrypted"),
+        (skips, "insecure-skip-tls-verify"),
+        (json!({ "server": "https://192.0.2.1:6443" }), ""),
+        (json!({ "server": "http://127.0.0.1:8001" }), ""),
+        (json!({ "server": "http://[::1]:8001" }), ""),
+        (json!({ "server": "http://localhost:8001" }), ""),
+    ] {
+        let log = Log::capture();
+        let text = json!({
+            "clusters": [{ "name": "c", "cluster": cluster }], "users": [{ "name": "u", "user": { "token": "t" } }],
+            "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }], "current-context": "x",
+        });
+        std::fs::write(&path, text.to_string()).unwrap();
+        let settings = apiserver::Settings { kubeconfig: Some(path.clone()), ..apiserver::Settings::default() };
+        let metrics = upstream::Metrics::new(&Registry::new());
+        let _apiserver = Apiserver::connect(&settings, Clock::system(), metrics).await.unwrap();
+        let text = log.text();
+        let warnings: Vec<&str> = text.lines().filter(|line| line.contains("WARN")).collect();
+        assert_eq!(warnings.len(), usize::from(!expected.is_empty()), "{cluster}: {text}");
+        assert!(warnings.iter().all(|line| line.contains(expected)), "{cluster}: {text}");
+    }
+}

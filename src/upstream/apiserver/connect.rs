@@ -1,11 +1,13 @@
 //! Builds the client of an API server, and classifies its errors.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::uri::Scheme;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as HttpBody, Bytes};
@@ -261,6 +263,27 @@ pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     match (config.cluster_url.scheme(), config.cluster_url.authority()) {
         (Some(_), Some(_)) => Ok(config),
         _ => Err(Error::Address(config.cluster_url)),
+    }
+}
+
+/// Logs what others on the network can do because of the configuration. A refusal would break a service mesh, which
+/// encrypts plain HTTP itself.
+pub(super) fn warn_of(config: &kube::Config, identity: Identity) {
+    // The other one has the same API server.
+    if identity == Identity::Callers {
+        return;
+    }
+    let url = &config.cluster_url;
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_local = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback());
+    if url.scheme() == Some(&Scheme::HTTP) && !is_local {
+        tracing::warn!(
+            url = without_user(url),
+            "tokens and events for the API server are not encrypted: its URL is HTTP"
+        );
+    }
+    if config.accept_invalid_certs {
+        tracing::warn!("the API server's certificate is not verified: the kubeconfig has insecure-skip-tls-verify");
     }
 }
 

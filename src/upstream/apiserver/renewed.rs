@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use super::connect::{Error, Settings, cause_of, config};
+use super::connect::{Error, Settings, cause_of, config, warn_of};
 use super::plugin::is_of_another_kind;
 use crate::clock::{Clock, Mono};
 
@@ -70,6 +70,7 @@ impl<T: Send + Sync + 'static> Renewed<T> {
     ) -> Result<Arc<Self>, Error> {
         let (config, hash) = load(settings, identity).await?;
         let current = ArcSwap::from_pointee(make(&config, settings.timeout)?);
+        warn_of(&config, identity);
         let (at, is_in_cluster) = (clock.now().mono, is_in_cluster(&config));
         Ok(Arc::new(Self {
             settings: settings.clone(),
@@ -142,6 +143,7 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         }
         made.at = now;
         let new = (self.make)(&config, self.settings.timeout)?;
+        warn_of(&config, self.identity);
         made.hash = hash;
         Ok(Some(new))
     }

@@ -56,6 +56,8 @@ pub(super) enum Unanswered {
     Full,
     /// The apiserver is away: it cannot be reached, or is overloaded.
     Away,
+    /// Its authoriser has failed, perhaps only for this question.
+    Unevaluated,
     /// It refused the question, or its answer is none.
     Fault,
 }

@@ -51,7 +51,7 @@ pub(crate) use limits::Write;
 use cache::{Answers, Key, Question, Unanswered};
 use limits::Limits;
 use metrics::{Identified, Judge, Method, Verdict};
-use reviews::Decision;
+use reviews::{Decision, NoAnswer};
 
 use crate::clock::Clock;
 use crate::correlator::{KeySecret, Pattern};
@@ -101,8 +101,8 @@ pub struct Settings {
 }
 
 /// Time after their expiry in which accepting answers, about tokens and permissions, are still used for reports of
-/// events, while the apiserver cannot be reached or is overloaded. So an outage of it does not refuse the events about
-/// it. Zero: never. Default 1 h.
+/// events, while the apiserver cannot be reached, is overloaded, or has an authoriser that fails. So an outage of it does
+/// not refuse the events about it. Zero: never. Default 1 h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutageTtl(pub Duration);
 
@@ -207,8 +207,8 @@ struct Inner {
     clock: Clock,
     secret: KeySecret,
     metrics: Metrics,
-    /// Whether the newest review had no answer; only changes are logged.
-    is_unanswered: Arc<AtomicBool>,
+    /// Whether the newest review of each kind had no answer; only changes are logged.
+    is_unanswered: Arc<[AtomicBool; Review::ALL.len()]>,
 }
 
 /// State that a reload replaces.
@@ -279,7 +279,7 @@ impl Access {
             Ok(Some(caller)) => (Identified::Accepted, Ok(caller)),
             Ok(None) => (Identified::Refused, Err(Status::new(401, "Unauthorized", "Unauthorized"))),
             Err(Unanswered::Full) => (Identified::Limited, Err(busy("tokens"))),
-            Err(Unanswered::Away | Unanswered::Fault) => {
+            Err(Unanswered::Away | Unanswered::Unevaluated | Unanswered::Fault) => {
                 let message = "the token could not be reviewed, because the API server does not answer";
                 (Identified::Unanswered, Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1)))
             }
@@ -369,7 +369,7 @@ impl Access {
                         Ok(Decision { allowed: true, .. }) => allowed,
                         Ok(Decision { allowed: false, reason }) => denied(&reason),
                         Err(Unanswered::Full) => (Verdict::Limited, Err(busy("permissions"))),
-                        Err(Unanswered::Away | Unanswered::Fault) => {
+                        Err(Unanswered::Away | Unanswered::Unevaluated | Unanswered::Fault) => {
                             let message =
                                 "Internal error occurred: the API server does not answer whether this is allowed";
                             let refusal = Status::new(500, "InternalError", message).with_retry_after(1);
@@ -443,7 +443,7 @@ impl Access {
         ((key, caller), instead): ((u128, u128), impl Fn() -> Option<u128>),
         grace: impl FnOnce() -> Duration,
         question: impl FnOnce() -> Value,
-        read: impl FnOnce(Value) -> Result<(V, Duration), serde_json::Error> + Send + 'static,
+        read: impl FnOnce(Value) -> Result<(V, Duration), NoAnswer> + Send + 'static,
     ) -> Result<V, Unanswered> {
         let metrics = &self.0.metrics;
         let now = self.0.clock.now().mono;
@@ -459,9 +459,9 @@ impl Access {
         }
         metrics.count_miss(review, answers.len());
         match answers.ask((key, caller), &self.0.clock, || self.asking(review, question(), read)).await {
-            Err(Unanswered::Away) => {
+            Err(unanswered @ (Unanswered::Away | Unanswered::Unevaluated)) => {
                 let now = self.0.clock.now().mono;
-                let expired = either(&|key| answers.expired(key, now, grace)).ok_or(Unanswered::Away)?;
+                let expired = either(&|key| answers.expired(key, now, grace)).ok_or(unanswered)?;
                 metrics.count_expired(review);
                 Ok(expired)
             }
@@ -474,7 +474,7 @@ impl Access {
         &self,
         review: Review,
         question: Value,
-        read: impl FnOnce(Value) -> Result<(V, Duration), serde_json::Error> + Send + 'static,
+        read: impl FnOnce(Value) -> Result<(V, Duration), NoAnswer> + Send + 'static,
     ) -> Question<V> {
         let (asking, clock, metrics) = ((self.0.ask)(review, question), self.0.clock.clone(), self.0.metrics.clone());
         let is_unanswered = Arc::clone(&self.0.is_unanswered);
@@ -484,17 +484,18 @@ impl Access {
             metrics.observe_review(review, clock.now().mono.since(started));
             let refused = match answer.map(read) {
                 Ok(Ok(answer)) => {
-                    if is_unanswered.swap(false, Ordering::Relaxed) {
-                        tracing::info!("the API server answers reviews again");
+                    if is_unanswered[review as usize].swap(false, Ordering::Relaxed) {
+                        tracing::info!(review = review.label(), "the API server answers reviews again");
                     }
                     return Ok(answer);
                 }
-                Ok(Err(fault)) => (unreadable(&fault), Unanswered::Fault),
+                Ok(Err(NoAnswer::Unreadable(fault))) => (unreadable(&fault), Unanswered::Fault),
+                Ok(Err(NoAnswer::Unevaluated(unanswered))) => (unevaluated(), unanswered),
                 Err(status) if status.code >= 500 || status.code == 429 => (status, Unanswered::Away),
                 Err(status) => (status, Unanswered::Fault),
             };
             let (Status { code, reason, .. }, unanswered) = refused;
-            if !is_unanswered.swap(true, Ordering::Relaxed) {
+            if !is_unanswered[review as usize].swap(true, Ordering::Relaxed) {
                 // Without the message, which may repeat the question.
                 tracing::warn!(review = review.label(), code, reason, "the API server does not answer reviews");
             }
@@ -569,6 +570,11 @@ fn unreadable(fault: &serde_json::Error) -> Status {
     // The position of the fault, not the text.
     tracing::debug!(line = fault.line(), column = fault.column(), "a review's answer cannot be read");
     Status::new(502, "BadGateway", "the answer cannot be read")
+}
+
+/// Returns the failure of a review whose authoriser has failed.
+fn unevaluated() -> Status {
+    Status::new(500, "EvaluationError", "an authoriser of the API server has failed")
 }
 
 impl fmt::Debug for Access {

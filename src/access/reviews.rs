@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use super::attributes::{Attributes, Target};
+use super::cache::Unanswered;
 use super::caller::Caller;
 use crate::event::cut;
 
@@ -40,6 +41,21 @@ pub(super) struct Decision {
     pub(super) allowed: bool,
     /// Reason in the authoriser's words; often empty.
     pub(super) reason: SmolStr,
+}
+
+/// Reason for which an answer of the apiserver answers nothing.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// It cannot be read.
+    Unreadable(serde_json::Error),
+    /// An authoriser has failed.
+    Unevaluated(Unanswered),
+}
+
+impl From<serde_json::Error> for NoAnswer {
+    fn from(fault: serde_json::Error) -> Self {
+        Self::Unreadable(fault)
+    }
 }
 
 /// Builds a TokenReview.
@@ -100,10 +116,16 @@ pub(super) fn access_question(caller: &Caller, attributes: &Attributes) -> Value
 /// Returns the decision in the answer. Without an explicit permission it is a refusal.
 ///
 /// # Errors
-/// When it is not an answer.
-pub(super) fn decision(answer: Value) -> Result<Decision, serde_json::Error> {
+/// When it is not an answer, or an authoriser has failed: the apiserver itself then answers 500 to a request
+/// (`endpoints/filters/authorization.go`). RBAC names missing roles in the reason only. After a denial with an error,
+/// as of a webhook with `failurePolicy: Deny`, expired answers are not used either.
+pub(super) fn decision(answer: Value) -> Result<Decision, NoAnswer> {
     let status = SubjectAccessReview::deserialize(answer)?.status.unwrap_or_default();
-    let allowed = status.allowed && status.denied != Some(true);
+    let is_denied = status.denied == Some(true);
+    let allowed = status.allowed && !is_denied;
+    if !allowed && status.evaluation_error.is_some_and(|error| !error.is_empty()) {
+        return Err(NoAnswer::Unevaluated(if is_denied { Unanswered::Fault } else { Unanswered::Unevaluated }));
+    }
     // Only a refusal shows it.
     let reason = status.reason.filter(|_| !allowed).unwrap_or_default();
     Ok(Decision { allowed, reason: cut(&reason, REASON_BYTES_MAX) })
@@ -142,7 +164,13 @@ mod tests {
         for kind in ["SelfSubjectAccessReview", "Status"] {
             assert!(decision(json!({ "kind": kind, "status": { "allowed": true } })).is_err());
         }
-        assert!(!allowed(json!({ "status": { "allowed": false, "denied": false, "evaluationError": "e" } })));
+        assert!(!allowed(json!({ "status": { "allowed": false, "evaluationError": "" } })));
+        // Another authoriser may have allowed it.
+        assert!(allowed(json!({ "status": { "allowed": true, "evaluationError": "e" } })));
+        for (denied, expected) in [(false, Unanswered::Unevaluated), (true, Unanswered::Fault)] {
+            let fault = decision(json!({ "status": { "denied": denied, "evaluationError": "e" } })).unwrap_err();
+            assert!(matches!(fault, NoAnswer::Unevaluated(unanswered) if unanswered == expected), "{denied}");
+        }
     }
 
     /// Fault: the cache of 100,000 decisions kept reasons of any length.

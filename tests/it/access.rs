@@ -45,6 +45,8 @@ struct Reviewer {
     is_down: bool,
     /// Whether it refuses all questions, because eventweir may not ask.
     refuses: bool,
+    /// Status of its answers about permissions, while its authoriser does not answer.
+    unevaluated: Option<Value>,
     /// Tokens and their users.
     tokens: BTreeMap<String, String>,
     /// Allowed user, verb and namespace or path.
@@ -204,6 +206,7 @@ fn ask(reviewer: &Arc<Mutex<Reviewer>>, answers: &Arc<Semaphore>) -> Ask {
                     }
                     None => json!({ "status": { "error": "unknown" } }),
                 },
+                Review::Access if reviewer.unevaluated.is_some() => json!({ "status": reviewer.unevaluated }),
                 Review::Access => {
                     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                     let (verb, place) = match spec.get("nonResourceAttributes") {
@@ -416,6 +419,38 @@ async fn while_the_apiserver_is_away_known_callers_may_report_and_nothing_else()
         reviewer.tokens.remove("t-alice");
     }
     assert_eq!(guarded.post("alice", &one()).await.code(), 401, "what it answers holds at once");
+}
+
+/// Fault: an API server whose authoriser failed seemed to deny. The refusal was cached, and client-go dropped the event.
+#[tokio::test]
+async fn an_authoriser_that_fails_denies_nothing() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    guarded.allow("alice", "create", "shop");
+    guarded.allow("alice", "list", "shop");
+    let fails = |denied: bool| {
+        let status = json!({ "allowed": false, "denied": denied, "evaluationError": "webhook: t-secret" });
+        guarded.reviewer.lock().unevaluated = Some(status);
+    };
+    let works = || guarded.reviewer.lock().unevaluated = None;
+    for denied in [false, true] {
+        fails(denied);
+        let answer = guarded.post("alice", &one()).await;
+        assert_eq!((answer.code(), answer.retry.as_deref()), (500, Some("1")), "{answer:?}");
+        assert!(!answer.body.contains("t-secret"), "{answer:?}");
+        works();
+        assert_eq!(guarded.post("alice", &one()).await.code(), 201, "nothing was cached");
+        guarded.clock.advance(seconds(301));
+    }
+    fails(false);
+    assert_eq!(guarded.post("alice", &one()).await.code(), 201, "its last answer is used");
+    assert_eq!(guarded.get("alice", EVENTS).await.code(), 500, "but not for reads");
+    // With `failurePolicy: Deny`, its operator forbids what the authoriser does not allow.
+    fails(true);
+    assert_eq!(guarded.post("alice", &one()).await.code(), 500);
+    // An honest denial of RBAC names missing roles in its reason.
+    let denial = json!({ "allowed": false, "reason": "RBAC: clusterrole \"x\" not found" });
+    guarded.reviewer.lock().unevaluated = Some(denial);
+    assert_eq!(guarded.post("alice", &one()).await.code(), 403);
 }
 
 #[tokio::test]

@@ -47,6 +47,10 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
         return next.run(request).await;
     }
     let (mut head, body) = request.into_parts();
+    if head.uri.path() == admit::PATH {
+        // The checks belong to its timeout.
+        head.extensions.insert(admit::Began(face.0.shards.clock().now().mono));
+    }
     let changed = [Method::PATCH, Method::PUT].contains(&head.method).then(|| head.uri.clone());
     let entered = if face.0.access.authenticates() {
         enter(&face, &mut head).await
@@ -109,11 +113,7 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
     }
     let attributes = attributes(&head.method, &head.uri);
     // Pass-through identifies callers before it reads bodies.
-    let identified = match head.extensions.remove::<Result<Caller, Status>>() {
-        Some(identified) => identified,
-        None => access.identify(head.extensions.get::<Peer>(), &head.headers, purpose_of(&attributes)).await,
-    };
-    let caller = identified.map_err(unasked)?;
+    let caller = identified(face, head, purpose_of(&attributes)).await?;
     // Impersonation is not supported, and the request must not run in the caller's own name.
     if let Some(user) = head.headers.get(IMPERSONATE) {
         let name = String::from_utf8_lossy(user.as_bytes()).into();
@@ -142,6 +142,15 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
     Ok(place)
 }
 
+/// Returns the caller. Pass-through has identified it before it reads a body.
+async fn identified(face: &Face, head: &mut Parts, purpose: Purpose) -> Result<Caller, Refused> {
+    let identified = match head.extensions.remove::<Result<Caller, Status>>() {
+        Some(identified) => identified,
+        None => face.0.access.identify(head.extensions.get::<Peer>(), &head.headers, purpose).await,
+    };
+    identified.map_err(unasked)
+}
+
 /// Refuses a request if too many answers wait already.
 fn may_be_answered(face: &Face, caller: &str) -> Result<(), Refused> {
     if face.0.answer_bytes.has_room(caller) {
@@ -153,17 +162,16 @@ fn may_be_answered(face: &Face, caller: &str) -> Result<(), Refused> {
 
 /// Returns the caller of an admission review, if it needs no authorisation. It waits for no place, because a client
 /// waits for its answer.
-async fn admission_caller(face: &Face, head: &Parts) -> Result<Option<Caller>, Refused> {
+async fn admission_caller(face: &Face, head: &mut Parts) -> Result<Option<Caller>, Refused> {
     let Some(admitting) = face.0.admission.get().filter(|_| head.uri.path() == admit::PATH) else { return Ok(None) };
     let peer = head.extensions.get::<Peer>();
     let shows_nothing = !head.headers.contains_key(AUTHORIZATION) && peer.is_none_or(|peer| peer.certificate.is_none());
-    let caller = if shows_nothing {
-        Caller::anonymous()
-    } else {
-        face.0.access.identify(peer, &head.headers, Purpose::Other).await.map_err(unasked)?
-    };
+    let caller = if shows_nothing { Caller::anonymous() } else { identified(face, head, Purpose::Other).await? };
     if admitting.may_call(&caller.name) {
         return Ok(Some(caller));
+    }
+    if !shows_nothing {
+        head.extensions.insert::<Result<Caller, Status>>(Ok(caller));
     }
     Ok(None)
 }

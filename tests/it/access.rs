@@ -33,6 +33,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
+use crate::admission::review;
 use crate::support::app::start_before;
 use crate::support::events::{START, event};
 use crate::support::fake::{FakeApiserver, Fault};
@@ -477,6 +478,29 @@ async fn an_expired_token_is_not_used_in_an_outage() {
         guarded.clock.advance(seconds(passed));
         assert_eq!(guarded.post(&user, &one()).await.code(), expected, "{expected}");
     }
+}
+
+/// Faults: the timeout of an admission review began after the reviews of its caller, and a caller with the right was
+/// identified twice.
+#[tokio::test]
+async fn an_admission_review_that_waits_for_its_caller_is_late() {
+    let path = "/eventweir/v1/admit";
+    let body = |name: &str| review("bob", "CREATE", None, Some(&event("node-1", name, "A", "m")), false).to_string();
+    let mut guarded = Guarded::with_tokens(reviews(), &["apiserver"]);
+    guarded.face = guarded.face.admitting(ingest::Admission::default());
+    guarded.allow("apiserver", "post", path);
+    let answered = |answer: &str| guarded.counted(&format!(r#"answer="{answer}""#));
+    guarded.answers.forget_permits(Semaphore::MAX_PERMITS);
+    let release = async {
+        guarded.clock.advance(seconds(1));
+        guarded.answers.add_permits(2);
+    };
+    let (answer, ()) = join(guarded.send(request("POST", path, "apiserver", &body("web-1"))), release).await;
+    assert_eq!((answer.code(), &answer.json()["response"]["allowed"]), (200, &json!(true)));
+    let identified = || guarded.counted(r#"authentications_total{method="token",result="accepted"}"#);
+    assert_eq!((answered("late"), answered("begun"), identified()), (1.0, 0.0, 1.0));
+    assert_eq!(guarded.send(request("POST", path, "apiserver", &body("web-2"))).await.code(), 200);
+    assert_eq!((answered("begun"), identified()), (1.0, 2.0));
 }
 
 #[tokio::test]

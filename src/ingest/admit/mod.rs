@@ -84,6 +84,10 @@ struct Allowed {
     before: i64,
 }
 
+/// When a request arrived, before its caller was identified and authorised: its client's timeout has begun.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Began(pub(super) Mono);
+
 labelled! {
     /// Answer to the apiserver.
     pub(super) enum Answer {
@@ -172,13 +176,15 @@ impl Admitting {
 /// `POST /eventweir/v1/admit`
 pub(super) async fn admit(
     State(face): State<Face>,
+    Extension(Began(began)): Extension<Began>,
     caller: Option<Extension<Caller>>,
     uri: Uri,
     body: Body,
 ) -> Response {
     let Some(admitting) = face.0.admission.get() else { return not_served(uri).await };
-    let began = face.0.shards.clock().now().mono;
-    let limits = Settings { request_timeout: admitting.settings.timeout, ..face.0.settings };
+    let waited = face.0.shards.clock().now().mono.since(began);
+    let left = admitting.settings.timeout.saturating_sub(waited);
+    let limits = Settings { request_timeout: left, ..face.0.settings };
     let caller = caller.as_ref().map_or("", |Extension(caller)| &caller.name);
     let read = decode::read(body, &limits, (&face.0.bodies, caller)).await;
     // The wait for the caller's bytes belongs to the timeout, but it is not time that the answer takes.

@@ -19,9 +19,9 @@ use super::metrics::Kind;
 use super::{Answered, Passthrough, Unanswered, headers, refuse, unanswered};
 use crate::access::is_garbled;
 use crate::ingest;
-use crate::server::{FairPlace, Peer, Tunnel};
+use crate::server::{FairPlace, Finite, Peer, Tunnel};
 use crate::status::Status;
-use crate::upstream::apiserver::{Forwarder, Outgoing, Seat, Standing};
+use crate::upstream::apiserver::{Forwarder, Outgoing, Seat, Standing, may_be_proxied};
 
 /// Seconds after which a client may try again.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -57,7 +57,13 @@ impl Passthrough {
         if let Some(token) = token {
             self.0.tokens.note(token, (&method, &uri), answer.status());
         }
-        Ok(self.answered(answer, place, Some(seat), is_watch(&uri)))
+        let is_watch = is_watch(&uri);
+        let mut answer = self.answered(answer, place, Some(seat), is_watch);
+        // A program behind `proxy` may stream without an end.
+        if !is_watch && !may_be_proxied(&uri) {
+            answer.extensions_mut().insert(Finite);
+        }
+        Ok(answer)
     }
 
     /// Returns how a request is sent on, by the credentials that the apiserver will see.

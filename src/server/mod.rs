@@ -320,12 +320,16 @@ fn builder(settings: &Settings) -> Builder<TokioExecutor> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel;
 
+/// Marks an answer of unknown length that ends by itself: unlike that of a watch, its client may close its side before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finite;
+
 /// State of a connection, as its requests have shown it.
 #[derive(Debug, Default)]
 struct Progress {
     /// The version of the first request.
     version: OnceLock<Version>,
-    /// Whether the answer is a watch: to a GET over HTTP/1.1 and of unknown length.
+    /// Whether the answer is a watch: to a GET over HTTP/1.1, of unknown length, and not marked as [`Finite`].
     is_watched: AtomicBool,
     /// Whether the request's body has not been read to its end, over HTTP/1.1.
     is_unread: AtomicBool,
@@ -373,7 +377,8 @@ fn service(
                 if closing.is_cancelled() {
                     response.headers_mut().entry(CONNECTION).or_insert(HeaderValue::from_static("close"));
                 }
-                let is_watch = is_get && response.body().size_hint().exact().is_none();
+                let is_finite = response.extensions().get::<Finite>().is_some();
+                let is_watch = is_get && !is_finite && response.body().size_hint().exact().is_none();
                 progress.is_watched.store(is_watch, Ordering::Relaxed);
                 let is_tunnel = response.extensions().get::<Tunnel>().is_some();
                 progress.is_tunnel.store(is_tunnel, Ordering::Relaxed);

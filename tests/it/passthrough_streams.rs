@@ -221,6 +221,37 @@ async fn each_line_of_a_watch_is_forwarded_at_once_and_the_watch_ends_with_its_c
     }
 }
 
+/// Fault: its connection was cut, as that of a watch whose client has left.
+#[tokio::test]
+async fn the_client_of_a_list_without_a_length_may_close_its_side() {
+    let next = Arc::new(Notify::new());
+    let asked = Arc::clone(&next);
+    let behind = Behind::plain(move |_| {
+        let next = Arc::clone(&asked);
+        async move {
+            let first = futures_util::stream::once(async { Ok::<_, std::io::Error>("first\n") });
+            let last = futures_util::stream::once(async move {
+                next.notified().await;
+                Ok("last\n")
+            });
+            answer(200, Body::from_stream(futures_util::StreamExt::chain(first, last)))
+        }
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let mut stream = BufReader::new(TcpStream::connect(program.app.address()).await.unwrap());
+    stream.write_all(b"GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    while line(&mut stream).await != "first\n" {}
+    stream.shutdown().await.unwrap();
+    // Meanwhile eventweir sees it.
+    program.metrics().await;
+    next.notify_one();
+    let mut rest = String::new();
+    tokio::time::timeout(DEADLINE, stream.read_to_string(&mut rest)).await.unwrap().unwrap();
+    assert!(rest.ends_with("last\n\r\n0\r\n\r\n"), "{rest:?}");
+    program.stop().await;
+}
+
 /// Echoes lines in upper case until the client closes its side, then sends a last line.
 pub(super) async fn shout(mut request: Request<Incoming>) -> axum::response::Response {
     if request.headers().get(UPGRADE).is_none_or(|protocol| protocol != "SPDY/3.1") {

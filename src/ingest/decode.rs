@@ -61,20 +61,31 @@ pub(super) async fn read(body: Body, settings: &Settings, places: (&FairPlaces, 
     let (reason, status) =
         match server::read(body, settings.max_body_bytes.get(), settings.request_timeout, places).await {
             Read::Whole(body) => return Ok(body),
-            Read::Begun(Unread::TooLarge, ..) => {
-                let message = format!("Request entity too large: limit is {}", settings.max_body_bytes);
-                (RejectReason::TooLarge, Status::new(413, "RequestEntityTooLarge", message))
+            Read::Begun(why, ..) => {
+                let reason = match why {
+                    Unread::TooLarge => RejectReason::TooLarge,
+                    Unread::Late => RejectReason::Unread,
+                    Unread::Full => RejectReason::Limited,
+                };
+                (reason, incomplete(why, settings.max_body_bytes.get()))
             }
-            Read::Begun(Unread::Late, ..) => {
-                (RejectReason::Unread, Status::new(408, "Timeout", "the body of the request did not arrive in time"))
-            }
-            Read::Begun(Unread::Full, ..) => (RejectReason::Limited, no_room()),
             Read::Broken(error) => {
                 let message = format!("the body of the request could not be read: {error}");
                 (RejectReason::Unread, Status::bad_request(message))
             }
         };
     Err(Rejection::new(reason, status))
+}
+
+/// Returns the refusal of a body that is not read to its end, with this limit of its bytes.
+pub fn incomplete(why: Unread, limit: usize) -> Status {
+    match why {
+        Unread::TooLarge => {
+            Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}"))
+        }
+        Unread::Late => Status::new(408, "Timeout", "the body of the request did not arrive in time"),
+        Unread::Full => no_room(),
+    }
 }
 
 /// Returns the refusal of a body for which all bodies together leave no room.

@@ -59,6 +59,7 @@ use rejection::Rejection;
 
 pub use admit::Admission;
 pub use aliases::Aliases;
+pub use decode::incomplete;
 pub(crate) use guard::purpose;
 pub use look::TopQuery;
 pub use metrics::Metrics;

@@ -12,6 +12,7 @@ use futures_util::stream;
 use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::request::Parts;
 use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
 use lru::LruCache;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -23,7 +24,7 @@ use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
 use crate::ingest::{self, Unable, Undeleted};
-use crate::server::{Answer, Read, read};
+use crate::server::{Answer, Read, Unread, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
 
@@ -59,10 +60,7 @@ impl Passthrough {
         let places = (&self.0.bodies, &*caller);
         let body = match read(body, settings.max_body_bytes, settings.body_timeout, places).await {
             Read::Whole(body) => body,
-            Read::Begun(_, first, rest) => {
-                let sent = self.send(parts, begun(first, rest)).await;
-                return sent.map_or_else(unanswered, |answer| (Kind::Fallback, answer));
-            }
+            Read::Begun(why, first, rest) => return self.begun(parts, why, (first, rest), &caller).await,
             Read::Broken(fault) => {
                 let message = format!("the body of the request could not be read: {fault}");
                 return refuse(&Status::bad_request(message));
@@ -91,7 +89,31 @@ impl Passthrough {
         (kind, answer)
     }
 
-    /// Notes the name of a forwarded event that the apiserver has generated, and returns its answer.
+    /// Answers a write whose body was not read to its end: forwards it, except for a change without room or in time.
+    ///
+    /// Ingest may count the event of the change for several clients. The apiserver would replace their count by the total
+    /// of this client, which sends it again after the refusal.
+    async fn begun(&self, parts: Parts, why: Unread, (first, rest): (Bytes, Body), caller: &str) -> Answered {
+        let path = parts.uri.path().to_owned();
+        let events = Events::of(&path);
+        let is_forwarded = events.is_some_and(|Events { namespace, name, .. }| {
+            name.is_some_and(|name| self.0.forwarded.contains(namespace, name))
+        });
+        if why != Unread::TooLarge && parts.method != Method::POST && !is_forwarded {
+            drop(first);
+            ingest::discard(parts.version, rest).await;
+            return refuse(&ingest::incomplete(why, self.0.settings.max_body_bytes));
+        }
+        match (self.send(parts, begun(first, rest)).await, events) {
+            (Ok(answer), Some(Events { group, namespace, name: None })) if answer.status() == StatusCode::CREATED => {
+                (Kind::Fallback, self.note_name(group, namespace, answer, caller).await)
+            }
+            (Ok(answer), _) => (Kind::Fallback, answer),
+            (Err(refusal), _) => unanswered(refusal),
+        }
+    }
+
+    /// Notes the name of a forwarded event from the apiserver's answer, and returns the answer.
     async fn note_name(&self, group: ApiGroup, namespace: &str, answer: Response, caller: &str) -> Response {
         let (parts, body) = answer.into_parts();
         let (most, time) = (self.0.settings.max_body_bytes, self.0.settings.body_timeout);
@@ -100,7 +122,17 @@ impl Passthrough {
                 self.0.forwarded.insert(group, namespace, &body);
                 Body::from(body)
             }
-            Read::Begun(_, first, rest) => Body::new(begun(first, rest)),
+            Read::Begun(_, mut first, mut rest) => {
+                if first.is_empty()
+                    && let Some(Ok(frame)) = rest.frame().await
+                {
+                    first = frame.into_data().unwrap_or_default();
+                }
+                if let Some(name) = name_at_start(&first) {
+                    self.0.forwarded.note(namespace, &name);
+                }
+                Body::new(begun(first, rest))
+            }
             Read::Broken(fault) => Body::from_stream(stream::iter([Err::<Bytes, _>(fault)])),
         };
         Response::from_parts(parts, body)
@@ -127,6 +159,9 @@ impl Passthrough {
         if !self.falls_back(&parts, &answer) {
             return (Kind::Events, answer);
         }
+        // eventweir lacks only a right: nothing remains uncounted that it could count.
+        let is_of_rights = matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        let kind = if is_of_rights { Kind::Forwarded } else { Kind::Fallback };
         // Until then, a record that its client deletes is paused.
         let left = answer.extensions().get::<Undeleted>().map(Undeleted::retried);
         let sent = self.send(parts, body).await;
@@ -140,7 +175,7 @@ impl Passthrough {
             .await;
         }
         match sent {
-            Ok(forwarded) => (Kind::Fallback, forwarded),
+            Ok(forwarded) => (kind, forwarded),
             // The apiserver may have stored the event. After the answer of ingest, its client would send it again.
             Err((kind, status)) if status.code == StatusCode::BAD_GATEWAY => unanswered((kind, status)),
             // If the apiserver does not answer either, the answer of ingest says more.
@@ -218,9 +253,13 @@ impl Names {
     /// Inserts the name of the event in `body`. Returns whether it has one.
     fn insert(&self, group: ApiGroup, namespace: &str, body: &[u8]) -> bool {
         let Some(name) = name_of(group, body).filter(|name| !name.is_empty()) else { return false };
-        let key = self.key(namespace, &name);
-        self.names.lock().put(key, ());
+        self.note(namespace, &name);
         true
+    }
+
+    fn note(&self, namespace: &str, name: &str) {
+        let key = self.key(namespace, name);
+        self.names.lock().put(key, ());
     }
 
     /// Whether an event of this name was forwarded.
@@ -253,6 +292,16 @@ fn name_of(group: ApiGroup, body: &[u8]) -> Option<String> {
     Some(serde_json::from_slice::<Named>(body).ok()?.metadata.name)
 }
 
+/// Returns the event's name at the start of a long JSON answer: the apiserver writes the name first.
+fn name_at_start(start: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(start);
+    let (_, mut rest) = text.split_once("\"metadata\":")?;
+    for token in ["{", "\"name\"", ":", "\""] {
+        rest = rest.trim_start().strip_prefix(token)?;
+    }
+    Some(rest.split_once('"')?.0.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,6 +324,19 @@ mod tests {
         assert!(!names.contains("other", "a"));
         names.remove("shop", "a");
         assert!(!names.contains("shop", "a"));
+    }
+
+    #[test]
+    fn a_name_is_read_from_the_start_of_an_answer() {
+        for (start, name) in [
+            (r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a.1","namespace":"shop","#, Some("a.1")),
+            ("{\n  \"kind\": \"Event\",\n  \"metadata\": {\n    \"name\": \"a.1\",", Some("a.1")),
+            (r#"{"kind":"Event","metadata":{"name":"a."#, None),
+            (r#"{"kind":"Status","metadata":{},"message":"x"}"#, None),
+            ("k8s\0", None),
+        ] {
+            assert_eq!(name_at_start(start.as_bytes()).as_deref(), name, "{start}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::metrics::Registrar;
 labelled! {
     /// Result of a request. Each request counts once.
     pub(super) enum Kind {
-        /// The apiserver answered.
+        /// The apiserver answered, also a change of an event that eventweir or its caller may not make.
         Forwarded = "forwarded",
         /// Ingest answered.
         Events = "events",

@@ -86,7 +86,7 @@ async fn an_event_of_an_unauthorised_caller_is_not_forwarded() {
     assert_eq!(behind.passed_on()[0].header("authorization"), Some("Bearer reader"));
     // All other requests are forwarded.
     assert_eq!(send(client, "GET", "/api/v1/pods", "nobody").await.text(), "the apiserver's");
-    assert_eq!(fallbacks(&program).await, 1.0);
+    assert_eq!(fallbacks(&program).await, 0.0);
     program.settle().await;
     program.app.stop().await;
 }

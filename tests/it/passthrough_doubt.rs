@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Body;
 use http::{HeaderValue, Method, Request};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
@@ -130,6 +131,25 @@ async fn a_forwarded_event_is_known_by_the_name_that_the_api_server_has_generate
     assert_eq!((reply.status, reply.text()), (201, STORED.to_owned()));
     assert_eq!(client.patch("web.x1", &json!({"count": 2})).await.text(), "patched");
     program.app.stop().await;
+}
+
+/// Fault: a patch of it was 404, its client posted it again, and after the API server's 409 all repeats were lost.
+#[tokio::test]
+async fn a_forwarded_event_that_is_too_large_is_known_by_its_name() {
+    let behind = Behind::plain(|request| async move {
+        match *request.method() {
+            Method::POST => answer(201, request.into_body().collect().await.unwrap().to_bytes()),
+            _ if is_ours(&request) => answer(404, "{}"),
+            _ => answer(200, "patched"),
+        }
+    })
+    .await;
+    let program = behind.program("", "ingest: {maxBodyBytes: 1Ki}\n").await;
+    let client = &mut program.client().await;
+    let large = event("node-1", "web-0", "R", &"x".repeat(5000));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&large)).await.status, 201);
+    assert_eq!(client.patch(&large.metadata.name, &json!({"count": 2})).await.text(), "patched");
+    program.stop().await;
 }
 
 /// Fault: the API server did not know the name, its client posted the event again, and it counted twice.

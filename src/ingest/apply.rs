@@ -9,6 +9,7 @@ use smol_str::SmolStr;
 
 use super::asked::Asked;
 use super::options::{self, Options};
+use super::undone::Refusal;
 use super::update::{self, Change};
 use super::{Face, aliases, decode, respond, yaml};
 use crate::access::{Extent, check_removals};
@@ -22,7 +23,7 @@ pub(super) fn is_apply(headers: &HeaderMap) -> bool {
     decode::media_type(headers).eq_ignore_ascii_case(APPLY)
 }
 
-pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, Status> {
+pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, Refusal> {
     let form = asked.form(face)?;
     let (Options { dry_run, .. }, force) = options::of_apply(asked.query())?;
     let options = ApplyOptions { writer: asked.writer(), force, dry_run };
@@ -30,7 +31,7 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
     let json = yaml::to_json(&body).map_err(|fault| undecodable(&fault))?;
     let mut document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;
     if !document.is_object() {
-        return Err(undecodable("not an object"));
+        return Err(undecodable("not an object").into());
     }
     let Asked { group, namespace, name, .. } = asked;
     let applied = async {
@@ -50,12 +51,12 @@ pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Resp
         };
         update::set(face, asked, form, Change { event: None, line, total, dry_run, body: body.clone() }, write).await
     };
-    let (response, warnings) = applied.await.inspect_err(|status| {
+    let (response, warnings) = applied.await.inspect_err(|refusal: &Refusal| {
         let stated = || Some(json::decode(*group, &json, FieldValidation::Ignore).ok()?.event);
         let known = face.0.aliases.get(namespace, name).or_else(stated);
         if let Some(mut event) = known.filter(|_| !dry_run) {
             event.metadata.namespace = namespace.as_str().into();
-            face.note_refused_change(&event, "apply", status);
+            face.note_refused_change(&event, "apply", &refusal.status);
         }
     })?;
     Ok(respond::warned(response, &warnings))

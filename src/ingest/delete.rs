@@ -19,7 +19,7 @@ use super::form::Media;
 use super::hold::is_in_doubt;
 use super::options::{Faults, Parameters};
 use super::rejection::{as_asked, under};
-use super::undeleted::{Refusal, Undeleted};
+use super::undone::{Effect, Refusal, Undone};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::Event;
 use crate::event::json::EventList;
@@ -120,9 +120,9 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
             if is_in_doubt(&status) {
                 held.doubt();
             } else if record == name {
-                left = Some(Undeleted::new(face, held, namespace, name));
+                left = Some(Undone::new(face, held, (namespace, name), Effect::Delete));
             }
-            return Err(Refusal { status: under(name, &record, status), left });
+            return Err(Refusal { status: under(name, &record, status), left, elsewhere: None });
         }
     };
     held.forget();

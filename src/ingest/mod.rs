@@ -33,7 +33,7 @@ mod rejection;
 mod respond;
 mod settings;
 mod table;
-mod undeleted;
+mod undone;
 mod unread;
 mod update;
 mod watch;
@@ -65,7 +65,7 @@ pub use look::TopQuery;
 pub use metrics::Metrics;
 pub use respond::refusal;
 pub use settings::Settings;
-pub use undeleted::Undeleted;
+pub use undone::{Elsewhere, Undone};
 pub use unread::discard;
 
 use crate::access::{Access, Turns};

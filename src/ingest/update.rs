@@ -10,6 +10,7 @@ use smol_str::SmolStr;
 use super::asked::Asked;
 use super::form::Form;
 use super::rejection::under;
+use super::undone::{Effect, Elsewhere, Refusal, Undone};
 use super::{Face, ack, aliases, decode, options, respond};
 use crate::access::Extent;
 use crate::event::json::Decoded;
@@ -26,7 +27,7 @@ pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -
     respond::warned(received.into_response(), &warnings)
 }
 
-async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, Status> {
+async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, Refusal> {
     let Asked { group, namespace, name, .. } = asked;
     let form = asked.form(face)?;
     let options = options::of_write("UpdateOptions", asked.query())?;
@@ -49,9 +50,9 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
         };
         set(face, asked, form, change, write).await
     };
-    let (response, of_upstream) = put.await.inspect_err(|status| {
+    let (response, of_upstream) = put.await.inspect_err(|refusal| {
         if !dry_run {
-            face.note_refused_change(&event, "PUT", status);
+            face.note_refused_change(&event, "PUT", &refusal.status);
         }
     })?;
     warnings.extend(of_upstream);
@@ -79,7 +80,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
     form: Form,
     change: Change<'_>,
     write: impl FnOnce(SmolStr) -> W + Send + 'static,
-) -> Result<(Response, Vec<String>), Status> {
+) -> Result<(Response, Vec<String>), Refusal> {
     let Asked { group, namespace, name, .. } = asked;
     let Change { event, line, total, dry_run, body } = change;
     let (caller, changed) = (asked.caller.as_ref(), (*group, namespace.as_str(), name.as_str()));
@@ -94,6 +95,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
             let held = face.hold(group, &namespace, &name).await?;
             let stored_name = held.as_ref().map_or_else(|| name.as_str().into(), Held::name);
             let updated = write(stored_name.clone()).await.map_err(|status| under(&name, &stored_name, status));
+            let (mut left, mut elsewhere) = (None, None);
             match (&updated, held) {
                 (Ok(Updated { event, created, .. }), held) if !dry_run => {
                     let mut shown = event.clone();
@@ -110,13 +112,21 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
                         ack::followed(&face).await;
                     }
                 }
+                (Err(Status { code: 401 | 403, .. }), Some(held)) if !dry_run => {
+                    if stored_name == name {
+                        left = Some(Undone::new(&face, held, (&namespace, &name), Effect::Set { line, total }));
+                    } else {
+                        elsewhere = Some(Elsewhere);
+                    }
+                }
                 (Err(status), Some(held)) if !dry_run => face.doubt(held, (&namespace, &name), total, status).await,
                 (Ok(_) | Err(_), _) => {}
             }
-            updated
+            Ok(updated.map_err(|status| Refusal { status, left, elsewhere }))
         }
     };
-    let Updated { event: mut stored, created, warnings } = face.to_the_end((asked.turn.clone(), body), setting).await?;
+    let Updated { event: mut stored, created, warnings } =
+        face.to_the_end((asked.turn.clone(), body), setting).await??;
     stored.metadata.name = name.into();
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((respond::event(form, code, &stored, None), warnings))

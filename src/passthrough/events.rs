@@ -23,7 +23,7 @@ use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
-use crate::ingest::{self, Unable, Undeleted};
+use crate::ingest::{self, Elsewhere, Unable, Undone};
 use crate::server::{Answer, Read, Unread, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
@@ -162,8 +162,8 @@ impl Passthrough {
         // eventweir lacks only a right: nothing remains uncounted that it could count.
         let is_of_rights = matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         let kind = if is_of_rights { Kind::Forwarded } else { Kind::Fallback };
-        // Until then, a record that its client deletes is paused.
-        let left = answer.extensions().get::<Undeleted>().map(Undeleted::retried);
+        // Until then, a record that its client deletes or sets is paused.
+        let left = answer.extensions().get::<Undone>().map(Undone::retried);
         let sent = self.send(parts, body).await;
         if let Some(left) = left {
             left.end(match &sent {
@@ -223,11 +223,15 @@ impl Passthrough {
 /// Whether a write that ingest has refused is forwarded, because the apiserver might accept it.
 ///
 /// A change in doubt is not forwarded, because the upstream may have carried it out, or may still do so: a 504, and a 5xx
-/// without `Retry-After` (`upstream/answer.rs`). With it, the client would send the change again itself. After a 401 or 403 a POST is not forwarded. A change of an event is,
-/// because ingest makes it with eventweir's rights, which may be fewer than the caller's.
+/// without `Retry-After` (`upstream/answer.rs`). With it, the client would send the change again itself.
+///
+/// After a 401 or 403 a POST is not forwarded. A change of an event is, because ingest makes it with eventweir's rights,
+/// which may be fewer than the caller's; but not if the event counts on a record with another name.
 fn is_forwarded(method: &Method, answer: &Response) -> bool {
     match answer.status() {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => method != Method::POST,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            method != Method::POST && answer.extensions().get::<Elsewhere>().is_none()
+        }
         StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::NOT_ACCEPTABLE => true,
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
             method == Method::POST || answer.headers().contains_key(RETRY_AFTER)

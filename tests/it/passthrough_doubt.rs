@@ -1,12 +1,14 @@
 //! Pass-through: what the API server has carried out for a client, or may have without an answer.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use http::{HeaderValue, Method, Request};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::support::behind::{Behind, OURS, answer, created};
@@ -104,6 +106,58 @@ async fn an_event_that_the_api_server_deletes_for_its_client_is_not_created_agai
         program.stop().await;
         let posts = behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.starts_with("POST")).count();
         assert_eq!(posts, creates, "{code}");
+    }
+}
+
+/// Fault: the record continued, and added occurrences to the count of the PUT that includes them. By the name of another
+/// event that counts on the record, the PUT created a second event.
+#[tokio::test]
+async fn a_record_follows_a_put_that_the_api_server_carries_out_for_its_client() {
+    const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
+    // (code, patches of eventweir at the end)
+    for (code, patches) in [(200, 0), (409, 1)] {
+        let stored = Arc::<Mutex<Bytes>>::default();
+        let behind = Behind::plain(move |request| {
+            let stored = Arc::clone(&stored);
+            async move {
+                match (is_ours(&request), request.method()) {
+                    (true, &Method::POST) => {
+                        let body = created(request).await.into_body().collect().await.unwrap().to_bytes();
+                        *stored.lock() = body.clone();
+                        answer(201, body)
+                    }
+                    (true, &Method::PUT) => answer(403, FORBIDDEN),
+                    (true, _) => answer(200, stored.lock().clone()),
+                    (false, _) => {
+                        let body = request.into_body().collect().await.unwrap().to_bytes();
+                        if code == 200 {
+                            *stored.lock() = body.clone();
+                        }
+                        answer(code, body)
+                    }
+                }
+            }
+        })
+        .await;
+        let program = behind.program("", "outbox: {coalesceInterval: 1m}\n").await;
+        let client = &mut program.client().await;
+        let [first, mut second] = [(); 2].map(|()| event("node-1", "web-0", "R", "m"));
+        assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&first)).await.outcome(), Some("created"));
+        program.settle().await;
+        assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&second)).await.outcome(), Some("counted"));
+        let mut put = first.clone();
+        (put.count, second.count) = (2, 2);
+        put.metadata.uid = "u-1".into();
+        put.metadata.resource_version = "8".into();
+        let alias = format!("{EVENTS}/{}", second.metadata.name);
+        assert_eq!(client.send("PUT", &alias, &[CALLER], &json_of(&second)).await.status, 403);
+        assert_eq!(behind.passed_on().len(), 0);
+        let path = format!("{EVENTS}/{}", first.metadata.name);
+        assert_eq!(client.send("PUT", &path, &[CALLER], &json_of(&put)).await.status, code);
+        // The end writes what is owed.
+        program.stop().await;
+        let ours = behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.starts_with("PATCH")).count();
+        assert_eq!(ours, patches, "{code}");
     }
 }
 

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use super::asked::Asked;
 use super::form::Form;
@@ -29,7 +29,7 @@ use growth::Meaning;
 /// `PATCH …/namespaces/{namespace}/events/{name}`
 pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
     if apply::is_apply(&asked.headers) {
-        return apply::apply(&face, &asked, body).await;
+        return Ok(apply::apply(&face, &asked, body).await.into_response());
     }
     let Asked { group, namespace, name, .. } = &asked;
     let correlates = correlates(&face, namespace, name);

@@ -229,6 +229,11 @@ impl Gate {
         }
     }
 
+    /// Whether the upstream is down.
+    pub(super) const fn is_down(&self) -> bool {
+        matches!(self.health, Health::Down { .. })
+    }
+
     fn cut_to(&mut self, window: usize, now: Mono) {
         self.window = window.max(1);
         self.cut = now;

@@ -165,7 +165,7 @@ struct Delivery {
     warnings: usize,
     /// Fault and cause of the failure that began the newest outage.
     went_down: (&'static str, String),
-    /// Whether a request of the newest outage got no answer.
+    /// Whether a request of the newest outage got no answer, and none was answered since.
     is_silent: bool,
 }
 
@@ -405,8 +405,14 @@ impl Delivery {
 
     fn note_health(&mut self, change: HealthChange, failure: Option<Retry>) {
         self.monitor.0.is_tried.store(true, Ordering::Relaxed);
-        let is_silent = failure.is_some_and(|retry| !retry.fault.is_answer());
-        self.is_silent = is_silent || self.is_silent && change != HealthChange::WentDown;
+        let is_answer = failure.is_none_or(|retry| retry.fault.is_answer());
+        self.is_silent = !is_answer || self.is_silent && change != HealthChange::WentDown;
+        let is_of_outage = self.gate.is_down() || matches!(change, HealthChange::CameUp(_));
+        // A refusal ends the silence too.
+        if is_answer && self.is_silent && is_of_outage {
+            self.shards.end_silence();
+            self.is_silent = false;
+        }
         match change {
             HealthChange::None => {}
             HealthChange::WentDown => {
@@ -427,9 +433,6 @@ impl Delivery {
             HealthChange::CameUp(failures) => {
                 if failures > 1 {
                     tracing::info!("the upstream is up again");
-                }
-                if self.is_silent {
-                    self.shards.end_silence();
                 }
                 self.monitor.0.metrics.up.set(1);
             }

@@ -167,7 +167,9 @@ fn impatient(
                     page.store(PAGE, Ordering::Relaxed);
                 } else {
                     let token = continued(request.uri());
-                    if token.is_some() && std::mem::replace(&mut *listed.lock(), token.clone()) == token {
+                    // A list that begins again may have the tokens of one that has failed.
+                    let before = std::mem::replace(&mut *listed.lock(), token.clone());
+                    if token.is_some() && before == token {
                         return Err("the list repeats a page".into());
                     }
                     let limit = format!("limit={}", page.load(Ordering::Relaxed));
@@ -323,10 +325,11 @@ mod tests {
         assert!(shown[2].starts_with("Stored"), "{:.99}", shown[2]);
     }
 
-    /// Fault: the same page was listed again and again, without a pause.
+    /// Faults: the same page was listed again and again, without a pause; and then the next list could not get beyond it.
     #[tokio::test(start_paused = true)]
     async fn a_list_that_repeats_a_page_has_failed() {
         let asked = Arc::new(AtomicU32::new(0));
+        let pages = Arc::clone(&asked);
         let answer = move |_: Request<Body>| {
             assert!(asked.fetch_add(1, Ordering::Relaxed) < 9);
             let list = r#"{"metadata":{"resourceVersion":"7","continue":"x"},"items":[]}"#;
@@ -335,6 +338,7 @@ mod tests {
         let shown = first(&behind(tower::service_fn(answer), Clock::manual(0)), 4).await;
         let repeats = "the list repeats a page";
         assert_eq!(shown[..], ["Begins", repeats, "Begins", repeats]);
+        assert_eq!(pages.load(Ordering::Relaxed), 4);
     }
 
     /// Fault: the version was tried again without an end, and nothing showed that the events were not followed.

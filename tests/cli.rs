@@ -690,9 +690,10 @@ fn explain_top_and_tap_query_a_running_server() {
     let output = ask(&["top", "--by", "namespace"]);
     assert_eq!(row(&stdout(&output), "default")[0], 3);
     assert!(ask(&["tap", "--for", "1s"]).status.success());
-    for object in ["web-9", "pod/", "/web-0"] {
+    for object in ["web-9", "pod/", "/"] {
         assert_eq!(ask(&["explain", object]).status.code(), Some(64), "{object}");
     }
+    assert_eq!(ask(&["explain", "/web-0"]).status.code(), Some(0), "of any kind");
     assert_eq!(eventweir(&["explain"]).status.code(), Some(64));
     assert_eq!(server.terminate(), Some(0));
 }

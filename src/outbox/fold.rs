@@ -251,7 +251,7 @@ mod tests {
     use crate::correlator::{Field, KeySecret, Policy, Settings};
     use crate::event::Event;
     use crate::outbox::{self, Answer, DIGEST_REASON, Line, LostReason, Request};
-    use crate::shard::{self, Lead, Shard};
+    use crate::shard::{self, Handle, Lead, Shard};
 
     /// Fault: after each folded record it waited for one more commit, and was not written before the flood ended.
     #[test]
@@ -404,9 +404,8 @@ mod tests {
         assert!(shard.balance().is_exact());
     }
 
-    /// Fault: a digest that a client's DELETE without an answer had deleted was created again, with all it had counted.
-    #[test]
-    fn a_digest_found_deleted_is_not_created_again() {
+    /// A digest of 19 events that is written, and then held for a client while 11 more wait.
+    fn held_digest() -> (Shard, Policy, Event, Handle) {
         let (mut shard, policy) = budgeted(1, 3);
         let now = Now::at(1_000_000_000);
         accept(&mut shard, 0..20, now, &policy);
@@ -414,6 +413,14 @@ mod tests {
         assert_eq!(digest.count, 19);
         accept(&mut shard, 20..30, now, &policy);
         let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        (shard, policy, digest, handle)
+    }
+
+    /// Fault: a digest that a client's DELETE without an answer had deleted was created again, with all it had counted.
+    #[test]
+    fn a_digest_found_deleted_is_not_created_again() {
+        let (mut shard, policy, digest, handle) = held_digest();
+        let now = Now::at(1_000_000_000);
         shard.doubt(&handle, now);
         let now = Now::at(102_000_000_000);
         let write = shard.next_write(now).unwrap();
@@ -431,14 +438,9 @@ mod tests {
     /// Fault: the next fold wrote the count without another writer's part.
     #[test]
     fn another_writers_part_of_a_digest_survives_a_fold() {
-        let (mut shard, policy) = budgeted(1, 3);
+        let (mut shard, policy, digest, handle) = held_digest();
         let now = Now::at(1_000_000_000);
-        accept(&mut shard, 0..20, now, &policy);
-        let digest = shard.write_all(now).pop().unwrap();
-        assert_eq!(digest.count, 19);
-        accept(&mut shard, 20..30, now, &policy);
         // A client labels it after another writer has counted 31.
-        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
         shard.follow(&handle, &Event { count: 50, ..digest }, Line::Unstated, now);
         // With the first record, 11 wait.
         accept(&mut shard, 30..40, now, &policy);

@@ -31,8 +31,7 @@ impl Window {
     /// # Errors
     /// Names the allowed labels.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|window| window.label() == text);
-        found.ok_or_else(|| format!("unknown window {text:?}: allowed are 1m, 10m and 1h"))
+        parse("window", text, &Self::ALL.map(|window| (window, window.label())))
     }
 }
 
@@ -55,9 +54,18 @@ impl Order {
     /// # Errors
     /// Names the allowed labels.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|order| order.label() == text);
-        found.ok_or_else(|| format!("unknown sort {text:?}: allowed are received, perSecond, writes and lost"))
+        parse("sort", text, &Self::ALL.map(|order| (order, order.label())))
     }
+}
+
+/// Returns the value of the parameter `name` with this label.
+fn parse<T: Copy>(name: &str, text: &str, values: &[(T, &str)]) -> Result<T, String> {
+    let found = values.iter().find(|(_, label)| *label == text);
+    found.map(|(value, _)| *value).ok_or_else(|| {
+        let labels: Vec<_> = values.iter().map(|(_, label)| *label).collect();
+        let (last, others) = labels.split_last().unwrap_or((&"", &[]));
+        format!("unknown {name} {text:?}: allowed are {} and {last}", others.join(", "))
+    })
 }
 
 /// LIMIT: minutes that are drawn.

@@ -123,17 +123,19 @@ impl Passthrough {
                 Body::from(body)
             }
             Read::Begun(_, mut first, mut rest) => {
-                if first.is_empty()
-                    && let Some(Ok(frame)) = rest.frame().await
-                {
-                    first = frame.into_data().unwrap_or_default();
+                let frame = if first.is_empty() { rest.frame().await.transpose() } else { Ok(None) };
+                match frame {
+                    Ok(frame) => {
+                        first = frame.and_then(|frame| frame.into_data().ok()).unwrap_or(first);
+                        if let Some(name) = name_at_start(&first) {
+                            self.0.forwarded.note(namespace, &name);
+                        }
+                        Body::new(begun(first, rest))
+                    }
+                    Err(fault) => broken(fault),
                 }
-                if let Some(name) = name_at_start(&first) {
-                    self.0.forwarded.note(namespace, &name);
-                }
-                Body::new(begun(first, rest))
             }
-            Read::Broken(fault) => Body::from_stream(stream::iter([Err::<Bytes, _>(fault)])),
+            Read::Broken(fault) => broken(fault),
         };
         Response::from_parts(parts, body)
     }
@@ -294,6 +296,11 @@ fn name_of(group: ApiGroup, body: &[u8]) -> Option<String> {
         return Some(protobuf::decode(group, body).ok()?.event.metadata.name.to_string());
     }
     Some(serde_json::from_slice::<Named>(body).ok()?.metadata.name)
+}
+
+/// Returns a body that ends with this fault.
+fn broken(fault: axum::Error) -> Body {
+    Body::from_stream(stream::iter([Err::<Bytes, _>(fault)]))
 }
 
 /// Returns the event's name at the start of a long JSON answer: the apiserver writes the name first.

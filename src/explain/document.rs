@@ -49,7 +49,7 @@ pub struct Answer {
     pub code: &'static str,
     /// States where the occurrences are.
     pub text: String,
-    /// The recommended action.
+    /// What to do about it.
     pub action: String,
 }
 

@@ -156,7 +156,7 @@ impl Apiserver {
             }
             Ok(Answer::Stored(Box::new(event)))
         };
-        self.exchange(verb, request, BODY_BYTES_MAX, decode).await
+        self.exchange(verb, request, READ_BYTES_MAX, decode).await
     }
 
     /// Returns the forwarder of clients' requests, which sends none of our credentials.

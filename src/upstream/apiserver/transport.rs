@@ -34,7 +34,7 @@ pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<Tc
 
 /// LIMIT: shortest silence before a ping, with any deadline of requests: a slow answer to a ping is not a dead peer.
 const SILENCE_MIN: Duration = Duration::from_secs(1);
-/// LIMIT: longest silence before a ping; client-go's value.
+/// LIMIT: longest silence before a ping, and before a probe of TCP; client-go's value.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// LIMIT: bytes of one answer that are received before its reader takes them; more would let clients that do not read fill the memory.
 const STREAM_WINDOW: u32 = 128 << 10;
@@ -166,6 +166,9 @@ pub(super) fn tcp<R>(resolver: R, timeout: Duration) -> HttpConnector<R> {
     tcp.enforce_http(false); // https is the layer above
     tcp.set_nodelay(true); // small frames would wait for the peer's delayed acknowledgements
     tcp.set_connect_timeout(Some(timeout));
+    // A peer that has vanished without a word would keep a connection with an upgraded protocol for ever.
+    tcp.set_keepalive(Some(SILENCE_MAX));
+    tcp.set_keepalive_interval(Some(SILENCE_MAX));
     tcp
 }
 

@@ -152,6 +152,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
             Some(News::Gone(event)) => {
                 shards.learn_gone(&event);
                 monitor.count("gone");
+                monitor.synced.set(1);
             }
             Some(News::Trouble { is_expired: true, error, .. }) => {
                 tracing::debug!(error, "the upstream's events are listed again");

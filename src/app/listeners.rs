@@ -121,7 +121,7 @@ impl App {
     /// Polls the files of the listeners until the program stops.
     pub(super) fn follow_files(self: &std::sync::Arc<Self>) {
         let (app, stop) = (std::sync::Arc::downgrade(self), self.stop_admin.clone());
-        self.tasks.spawn(async move {
+        self.guard(async move {
             let following = async {
                 loop {
                     tokio::time::sleep(tls::POLL).await;

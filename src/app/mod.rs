@@ -358,10 +358,10 @@ impl App {
         });
     }
 
-    fn start_event_log(&self, config: &Config) -> EventLog {
+    fn start_event_log(self: &Arc<Self>, config: &Config) -> EventLog {
         let Some(target) = config.event_log.clone() else { return EventLog::none() };
         let (log, writing) = EventLog::new(target, &self.registry, self.stop_admin.clone());
-        self.tasks.spawn(writing);
+        self.guard(writing);
         log
     }
 

@@ -123,8 +123,8 @@ impl Monitor {
         self.0.metrics.forbidden.get(index)
     }
 
-    /// Updates the metric of forbidden verbs, and returns whether a verb became forbidden. A missing namespace or a
-    /// lost connection changes nothing.
+    /// Updates the metric of forbidden verbs, and returns whether a verb became forbidden. A lost connection changes
+    /// nothing, nor does an answer that may come before the API server has looked for the right: 401, 429, 5xx.
     fn note_rights(&self, verb: Verb, answer: &Answer) -> bool {
         let Some(forbidden) = self.forbidden(verb) else { return false };
         match answer {
@@ -133,11 +133,11 @@ impl Monitor {
                 forbidden.set(1);
                 was_allowed
             }
-            Answer::Stored(_) | Answer::Missing | Answer::Exists => {
+            Answer::Retry(retry) if retry.fault != Fault::Conflict => false,
+            Answer::Stored(_) | Answer::Missing | Answer::Exists | Answer::Refused(_) | Answer::Retry(_) => {
                 forbidden.set(0);
                 false
             }
-            Answer::Refused(_) | Answer::Retry(_) => false,
         }
     }
 }
@@ -378,10 +378,12 @@ impl Delivery {
 
     /// Logs losses at most once a minute per reason; the ledger counts all.
     fn log_loss(&mut self, reason: LostReason, now: Mono) {
-        let why = if reason == LostReason::Expired {
-            "the upstream has answered 429, 5xx or 409 to their records for longer than outbox.maxAge"
-        } else {
-            "the upstream refuses their records for good"
+        let why = match reason {
+            LostReason::Expired => {
+                "the upstream has answered 429, 5xx or 409 to their records for longer than outbox.maxAge"
+            }
+            LostReason::Deleted => "a client deleted their records before they were written",
+            _ => "the upstream refuses their records for good",
         };
         if self.may_log(reason.label(), now) {
             tracing::warn!(reason = reason.label(), "occurrences are lost: {why}");

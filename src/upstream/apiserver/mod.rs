@@ -137,7 +137,13 @@ impl Apiserver {
                 self.exchange(verb, sent, BODY_BYTES_MAX, decode).await
             }
         };
-        outcome.unwrap_or_else(|failure| judge(verb, &failure))
+        outcome.unwrap_or_else(|failure| {
+            let answer = judge(verb, &failure);
+            if matches!(answer, Answer::Retry(_)) {
+                self.fault.store(Some(Arc::new(failure.words().to_owned())));
+            }
+            answer
+        })
     }
 
     /// Sends a request that an API server answers with the stored event, for which `is_asked` holds.
@@ -178,7 +184,7 @@ impl Apiserver {
         self.impersonator.as_ref()
     }
 
-    /// Returns the most recent retryable failure, as text for the log.
+    /// Returns the most recent retryable failure of a write, as text for the log.
     pub fn newest_fault(&self) -> Option<Arc<String>> {
         self.fault.load_full()
     }
@@ -258,13 +264,7 @@ impl Apiserver {
         let result = self.send_in_time(request, body_bytes_max).await.and_then(|(head, body, _until_decoded)| {
             decode(&head, &body).map_err(|fault| Failure::Unreadable(fault.to_string()))
         });
-        let answer = result.as_ref().err().map(|failure| {
-            let answer = judge(verb, failure);
-            if matches!(answer, Answer::Retry(_)) {
-                self.fault.store(Some(Arc::new(failure.words().to_owned())));
-            }
-            answer
-        });
+        let answer = result.as_ref().err().map(|failure| judge(verb, failure));
         self.metrics.count(verb, answer.as_ref(), self.clock.now().mono.since(started));
         result
     }

@@ -7,13 +7,20 @@ use std::os::unix;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// Mode of a Unix domain socket: its owner and the owner's group may connect.
 const SOCKET_MODE: u32 = 0o660;
 /// Prefix of a Unix domain socket's address.
 const UNIX: &str = "unix:";
+/// Silence after which the system asks whether a client still exists, the time between two probes, and their number.
+/// A client that has vanished without a word would keep its place: a watch, a tunnel or a slow answer has no other timeout.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+const PROBE_INTERVAL: Duration = Duration::from_secs(15);
+const PROBES: u32 = 4;
 
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +160,7 @@ impl Listener {
         Ok(match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                Accepted::Tcp(stream, address)
+                Accepted::tcp(stream, address)
             }
             Self::Unix(_, listener) => Accepted::Unix(listener.accept().await?.0),
         })
@@ -167,7 +174,7 @@ impl Listener {
                 Box::new(std::iter::from_fn(move || {
                     let (stream, address) = listener.as_ref()?.accept().ok()?;
                     let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok()?;
-                    Some(Accepted::Tcp(stream, address))
+                    Some(Accepted::tcp(stream, address))
                 }))
             }
             Self::Unix(file, listener) => {
@@ -185,6 +192,16 @@ impl Listener {
 pub(super) enum Accepted {
     Tcp(TcpStream, SocketAddr),
     Unix(UnixStream),
+}
+
+impl Accepted {
+    fn tcp(stream: TcpStream, address: SocketAddr) -> Self {
+        // Small answers must not wait for more; without the option they still arrive.
+        let _best_effort = stream.set_nodelay(true);
+        let probing = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_INTERVAL).with_retries(PROBES);
+        let _best_effort = SockRef::from(&stream).set_tcp_keepalive(&probing);
+        Self::Tcp(stream, address)
+    }
 }
 
 /// Removes the socket of an earlier process at `path`, if it refuses connections.
@@ -220,6 +237,23 @@ mod tests {
             let may = |text: &str| may_bind(&text.parse().unwrap(), has_authentication, insecure);
             assert!(near.into_iter().all(may));
             assert!(far.into_iter().all(|text| may(text) == (has_authentication || insecure)));
+        }
+    }
+
+    /// Fault: a client that vanished kept its watch or tunnel for ever.
+    #[tokio::test]
+    async fn the_system_probes_silent_clients() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local().unwrap().tcp().unwrap();
+        let _clients = (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+        let first = listener.accept().await.unwrap();
+        for accepted in [first, listener.queued().next().unwrap()] {
+            let Accepted::Tcp(stream, _) = accepted else { unreachable!() };
+            let socket = SockRef::from(&stream);
+            assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+            let probing = (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap());
+            assert_eq!(probing, (PROBE_AFTER, PROBE_INTERVAL));
+            assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
         }
     }
 

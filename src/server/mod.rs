@@ -172,10 +172,6 @@ impl Server {
             let client = Client { builder: builder.clone(), timeout: settings.client_timeout, closing, stop };
             let (answer, place, tls) = (answer.clone(), places.force("", 1), tls.clone());
             let entered = newest.as_ref().map(Newest::enter);
-            if let Accepted::Tcp(stream, _) = &accepted {
-                // Small answers must not wait for more; without the option they still arrive.
-                let _best_effort = stream.set_nodelay(true);
-            }
             tasks.spawn(open.track_future(async move {
                 let serving = client.serve_accepted(accepted, tls, answer);
                 let served = match &entered {

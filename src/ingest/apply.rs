@@ -2,7 +2,6 @@
 //! bypasses the correlators and the ledger. The record counts on from its count.
 
 use axum::body::Body;
-use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::Value;
 use smol_str::SmolStr;
@@ -14,13 +13,21 @@ use super::update::{self, Change};
 use super::{Face, aliases, decode, respond, yaml};
 use crate::access::{Extent, check_removals};
 use crate::event::json::{self, FieldValidation};
+use crate::outbox::Line;
 use crate::status::Status;
 use crate::upstream::ApplyOptions;
 
 const APPLY: &str = "application/apply-patch+yaml";
 
-pub(super) fn is_apply(headers: &HeaderMap) -> bool {
-    decode::media_type(headers).eq_ignore_ascii_case(APPLY)
+/// Whether a patch of this media type is an apply.
+pub(super) fn is_apply(media: &str) -> bool {
+    media.eq_ignore_ascii_case(APPLY)
+}
+
+/// Returns whether the body of an apply sets the count or the series.
+pub(super) fn line_of(body: &[u8]) -> Line {
+    let document = yaml::to_json(body).ok().and_then(|json| serde_json::from_slice(&json).ok());
+    aliases::stated(&document.unwrap_or_default())
 }
 
 pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, Refusal> {

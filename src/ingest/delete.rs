@@ -19,11 +19,11 @@ use super::form::Media;
 use super::hold::is_in_doubt;
 use super::options::{Faults, Parameters};
 use super::rejection::{as_asked, under};
-use super::undone::{Effect, Refusal, Undone};
+use super::undone::{Effect, Kept, Refusal, Undone};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
-use crate::event::Event;
 use crate::event::json::EventList;
 use crate::event::protobuf::{self, DeleteOptions as Given};
+use crate::event::{ApiGroup, Event};
 use crate::shard::{Held, Lead};
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions, Version};
@@ -41,7 +41,7 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
     let deleting = {
         let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
         async move {
-            let deleted = delete_one(&face, &namespace, &name, &options).await;
+            let deleted = delete_one(&face, (group, &namespace, &name), &options).await;
             if !options.dry_run {
                 ack::followed(&face).await;
             }
@@ -67,7 +67,11 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
     }
 }
 
-async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Refusal> {
+async fn delete_one(
+    face: &Face,
+    (group, namespace, name): (ApiGroup, &str, &str),
+    options: &DeleteOptions,
+) -> Result<Deleted, Refusal> {
     let upstream = &face.0.upstream;
     let told = face.0.aliases.get(namespace, name);
     let unconditional = options.uid.is_none() && options.resource_version.is_none();
@@ -116,13 +120,15 @@ async fn delete_one(face: &Face, namespace: &str, name: &str, options: &DeleteOp
         // Not yet created upstream. A client can delete an event whose create was answered with 201.
         Err(status) if status.code == 404 && told.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
         Err(status) => {
-            let mut left = None;
+            let (mut left, mut kept) = (None, None);
             if is_in_doubt(&status) {
                 held.doubt();
             } else if record == name {
-                left = Some(Undone::new(face, held, (namespace, name), Effect::Delete));
+                left = Some(Undone::new(face, held, (group, namespace, name), Effect::Delete));
+            } else {
+                kept = Some(Kept);
             }
-            return Err(Refusal { status: under(name, &record, status), left, elsewhere: None });
+            return Err(Refusal { status: under(name, &record, status), left, kept });
         }
     };
     held.forget();

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::aliases::is_of_one_line;
 use super::lists::CallerName;
 use super::rejection::{Rejection, as_asked};
+use super::undone::Change;
 use super::{Face, Unable, admit, lists, look, options, respond};
 use crate::access::{Attributes, Caller, Extent, Purpose, Target, Turn, Write};
 use crate::event::selector::FieldSelector;
@@ -51,7 +52,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
         // The checks belong to its timeout.
         head.extensions.insert(admit::Began(face.0.shards.clock().now().mono));
     }
-    let changed = [Method::PATCH, Method::PUT].contains(&head.method).then(|| head.uri.clone());
+    let change = Change::of(&head);
     let entered = if face.0.access.authenticates() {
         enter(&face, &mut head).await
     } else {
@@ -84,22 +85,10 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
             response
         }
     };
-    // The client of a counted event repeats a change, with the total of all occurrences. The apiserver may have the event
-    // under another name: after its 404 the client would post it again, which would count once more.
-    if response.extensions().get::<Unable>().is_some() && changed.is_some_and(|uri| counts(&face, &uri)) {
-        response.extensions_mut().remove::<Unable>();
+    if let Some(change) = change {
+        change.mark(&face, &mut response);
     }
     response
-}
-
-/// Whether the path names an event whose occurrences are counted here.
-fn counts(face: &Face, uri: &Uri) -> bool {
-    match attributes(&Method::PATCH, uri).target {
-        Target::Resource { resource: "events", namespace, name, .. } => {
-            face.0.aliases.get(&namespace, &name).is_some_and(|event| face.0.shards.correlates(&event))
-        }
-        _ => false,
-    }
 }
 
 /// A refusal, and whether the apiserver itself might accept the request.

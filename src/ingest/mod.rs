@@ -65,7 +65,7 @@ pub use look::TopQuery;
 pub use metrics::Metrics;
 pub use respond::refusal;
 pub use settings::Settings;
-pub use undone::{Elsewhere, Undone};
+pub use undone::{Kept, Undone};
 pub use unread::discard;
 
 use crate::access::{Access, Turns};

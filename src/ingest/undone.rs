@@ -1,17 +1,24 @@
-//! A change of a record that a client asks for and eventweir may not make: a DELETE, a PUT or an apply. Pass-through sends
-//! it on with the client's own rights. The record stays paused until the API server has answered: otherwise its next
-//! write would create the deleted event again, or add occurrences that the PUT includes.
+//! A change of a record that a client asks for and eventweir does not make: a DELETE, a PUT or a PATCH. Pass-through sends
+//! it on with the client's own rights, and then the record follows: otherwise its next write would create the deleted
+//! event again, or add occurrences that the change includes. If the API server has refused eventweir's own PUT or DELETE,
+//! the record stays paused meanwhile. After other refusals it does not, because a caller without any right could keep it
+//! paused.
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use axum::body::Bytes;
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
+use smol_str::SmolStr;
 
 use super::rejection::Rejection;
-use super::{Face, ack, respond};
+use super::{Face, Unable, ack, apply, decode, guard, patch, respond};
+use crate::access::Target;
+use crate::event::ApiGroup;
 use crate::outbox::Line;
-use crate::shard::Held;
+use crate::shard::{Held, Lead};
 use crate::status::Status;
 
 /// The record of a refused change, in the extensions of the refusal. Dropped, the record continues.
@@ -19,7 +26,7 @@ use crate::status::Status;
 pub struct Undone(Arc<Mutex<Option<Left>>>);
 
 /// What a refused change does with the event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Effect {
     Delete,
     /// Sets its state. `total` is the total that the client states.
@@ -27,26 +34,35 @@ pub(super) enum Effect {
         line: Line,
         total: Option<i64>,
     },
+    /// Sets its state by a patch of this media type, which was not read.
+    Unread(SmolStr),
 }
 
-/// Marks the refusal of a change of an event that counts on a record with another name. The API server has no event of
-/// the name that the client knows, and a PUT would create one.
+/// Marks the refusal of a change that only eventweir can make. Either its event counts on a record with another name: the
+/// API server has no event of the name that the client knows, and a PUT would create one. Or the client is to repeat it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Elsewhere;
+pub struct Kept;
 
 #[derive(Debug)]
 struct Left {
-    held: Held,
+    /// The paused record.
+    held: Option<Held>,
     face: Face,
-    namespace: String,
-    name: String,
+    group: ApiGroup,
+    namespace: SmolStr,
+    name: SmolStr,
     effect: Effect,
 }
 
 impl Undone {
-    pub(super) fn new(face: &Face, held: Held, (namespace, name): (&str, &str), effect: Effect) -> Self {
-        let (face, namespace, name) = (face.clone(), namespace.to_owned(), name.to_owned());
-        Self(Arc::new(Mutex::new(Some(Left { held, face, namespace, name, effect }))))
+    pub(super) fn new(
+        face: &Face,
+        held: Held,
+        (group, namespace, name): (ApiGroup, &str, &str),
+        effect: Effect,
+    ) -> Self {
+        let (held, face, namespace, name) = (Some(held), face.clone(), namespace.into(), name.into());
+        Self(Arc::new(Mutex::new(Some(Left { held, face, group, namespace, name, effect }))))
     }
 
     /// Returns the record for another try of the change.
@@ -61,15 +77,27 @@ impl Undone {
 pub struct Retried(Option<Left>);
 
 impl Retried {
-    /// Ends the pause after an answer to the change with this code.
-    pub async fn end(mut self, code: StatusCode) {
+    /// Follows the change with this body after an answer with this code, and ends the pause.
+    pub async fn end(mut self, code: StatusCode, body: &Bytes) {
         let is_in_doubt = code == StatusCode::REQUEST_TIMEOUT || code.is_server_error();
         if is_in_doubt && self.0.as_ref().is_some_and(|left| left.effect == Effect::Delete) {
             return;
         }
-        let Some(Left { held, face, namespace, name, effect }) = self.0.take() else { return };
+        let Some(Left { held, face, group, namespace, name, effect }) = self.0.take() else { return };
+        let is_done = code.is_success() || (code == StatusCode::NOT_FOUND && effect == Effect::Delete);
+        // A deleted event is found by its alias only.
+        let is_findable = effect != Effect::Delete || face.0.aliases.get(&namespace, &name).is_some();
+        let held = match held {
+            None if is_done && is_findable => face.hold(group, &namespace, &name).await.ok().flatten(),
+            held => held,
+        };
+        let Some(held) = held.filter(|held| held.name() == name) else { return };
+        let effect = match effect {
+            Effect::Unread(media) => Effect::Set { line: patch::line_of(&media, body), total: None },
+            effect => effect,
+        };
         match effect {
-            Effect::Delete if code.is_success() || code == StatusCode::NOT_FOUND => {
+            Effect::Delete if is_done => {
                 held.forget();
                 face.0.aliases.remove(&namespace, &name);
             }
@@ -88,7 +116,7 @@ impl Retried {
                 }
                 held.follow(&stored, created.unwrap_or(line));
             }
-            Effect::Delete | Effect::Set { .. } => return,
+            Effect::Delete | Effect::Set { .. } | Effect::Unread(_) => return,
         }
         ack::followed(&face).await;
     }
@@ -96,9 +124,64 @@ impl Retried {
 
 impl Drop for Retried {
     fn drop(&mut self) {
-        if let Some(left) = self.0.take().filter(|left| left.effect == Effect::Delete) {
-            left.held.doubt();
+        if let Some(Left { held: Some(held), effect: Effect::Delete, .. }) = self.0.take() {
+            held.doubt();
         }
+    }
+}
+
+/// A change of one event, of which only the head is known.
+#[derive(Debug)]
+pub(super) struct Change {
+    group: ApiGroup,
+    namespace: SmolStr,
+    name: SmolStr,
+    effect: Effect,
+}
+
+impl Change {
+    /// Returns the change that a request asks for, if it does.
+    pub(super) fn of(head: &Parts) -> Option<Self> {
+        let effect = match head.method {
+            Method::DELETE => Effect::Delete,
+            Method::PUT => Effect::Set { line: Line::Stated, total: None },
+            Method::PATCH => Effect::Unread(decode::media_type(&head.headers).into()),
+            _ => return None,
+        };
+        match guard::attributes(&head.method, &head.uri).target {
+            Target::Resource { group, resource: "events", namespace, name } if !name.is_empty() => {
+                let group = if group.is_empty() { ApiGroup::Core } else { ApiGroup::Events };
+                Some(Self { group, namespace, name, effect })
+            }
+            Target::Resource { .. } | Target::Path(_) => None,
+        }
+    }
+
+    /// Marks a refusal of the change for pass-through.
+    pub(super) fn mark(self, face: &Face, response: &mut Response) {
+        let code = response.status();
+        let extensions = response.extensions_mut();
+        let is_marked = extensions.get::<Undone>().is_some() || extensions.get::<Kept>().is_some();
+        if code.is_success() || is_marked {
+            return;
+        }
+        let Self { group, namespace, name, effect } = self;
+        let told = face.0.aliases.get(&namespace, &name).filter(|event| face.0.shards.correlates(event));
+        // The client repeats it, with the total of all occurrences. After a 404 of the API server, which may have the event
+        // under another name, it would post the event again, which would count once more.
+        let is_repeated = code.is_server_error() || extensions.get::<Unable>().is_some();
+        // After a 404 to its patch, a client posts its event.
+        let posts = matches!(&effect, Effect::Unread(media) if !apply::is_apply(media));
+        let is_elsewhere = told.as_ref().is_some_and(|told| {
+            let found = face.0.shards.find_named(told, Lead::Alias).filter(|found| !found.is_gone);
+            found.is_some_and(|found| found.name != name)
+        });
+        if told.is_some() && is_repeated || is_elsewhere && !posts {
+            extensions.insert(Kept);
+            return;
+        }
+        let left = Left { held: None, face: face.clone(), group, namespace, name, effect };
+        extensions.insert(Undone(Arc::new(Mutex::new(Some(left)))));
     }
 }
 
@@ -107,12 +190,12 @@ impl Drop for Retried {
 pub(super) struct Refusal {
     pub(super) status: Status,
     pub(super) left: Option<Undone>,
-    pub(super) elsewhere: Option<Elsewhere>,
+    pub(super) kept: Option<Kept>,
 }
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
-        Self { status, left: None, elsewhere: None }
+        Self { status, left: None, kept: None }
     }
 }
 
@@ -134,8 +217,8 @@ impl IntoResponse for Refusal {
         if let Some(left) = self.left {
             response.extensions_mut().insert(left);
         }
-        if let Some(elsewhere) = self.elsewhere {
-            response.extensions_mut().insert(elsewhere);
+        if let Some(kept) = self.kept {
+            response.extensions_mut().insert(kept);
         }
         response
     }

@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 use super::asked::Asked;
 use super::form::Form;
 use super::rejection::under;
-use super::undone::{Effect, Elsewhere, Refusal, Undone};
+use super::undone::{Effect, Kept, Refusal, Undone};
 use super::{Face, ack, aliases, decode, options, respond};
 use crate::access::Extent;
 use crate::event::json::Decoded;
@@ -95,7 +95,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
             let held = face.hold(group, &namespace, &name).await?;
             let stored_name = held.as_ref().map_or_else(|| name.as_str().into(), Held::name);
             let updated = write(stored_name.clone()).await.map_err(|status| under(&name, &stored_name, status));
-            let (mut left, mut elsewhere) = (None, None);
+            let (mut left, mut kept) = (None, None);
             match (&updated, held) {
                 (Ok(Updated { event, created, .. }), held) if !dry_run => {
                     let mut shown = event.clone();
@@ -114,15 +114,16 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
                 }
                 (Err(Status { code: 401 | 403, .. }), Some(held)) if !dry_run => {
                     if stored_name == name {
-                        left = Some(Undone::new(&face, held, (&namespace, &name), Effect::Set { line, total }));
+                        let changed = (group, namespace.as_str(), name.as_str());
+                        left = Some(Undone::new(&face, held, changed, Effect::Set { line, total }));
                     } else {
-                        elsewhere = Some(Elsewhere);
+                        kept = Some(Kept);
                     }
                 }
                 (Err(status), Some(held)) if !dry_run => face.doubt(held, (&namespace, &name), total, status).await,
                 (Ok(_) | Err(_), _) => {}
             }
-            Ok(updated.map_err(|status| Refusal { status, left, elsewhere }))
+            Ok(updated.map_err(|status| Refusal { status, left, kept }))
         }
     };
     let Updated { event: mut stored, created, warnings } =

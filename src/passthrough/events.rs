@@ -23,7 +23,7 @@ use super::metrics::Kind;
 use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
-use crate::ingest::{self, Elsewhere, Unable, Undone};
+use crate::ingest::{self, Kept, Unable, Undone};
 use crate::server::{Answer, Read, Unread, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
@@ -53,7 +53,7 @@ impl Passthrough {
                     ingest::discard(parts.version, body).await;
                     return (Kind::Events, answer);
                 }
-                return self.fall_back(answer, parts, streamed(body)).await;
+                return self.fall_back(answer, parts, streamed(body), &Bytes::new()).await;
             };
             caller = known;
         }
@@ -79,7 +79,7 @@ impl Passthrough {
         }
         let answer = S::clone(face).run(asked).await;
         let path = parts.uri.path().to_owned();
-        let (kind, answer) = self.fall_back(answer, parts, whole(body.clone())).await;
+        let (kind, answer) = self.fall_back(answer, parts, whole(body.clone()), &body).await;
         if let (Some(Events { group, namespace, name: None }), Kind::Fallback, StatusCode::CREATED) =
             (Events::of(&path), kind, answer.status())
             && !self.0.forwarded.insert(group, namespace, &body)
@@ -156,25 +156,26 @@ impl Passthrough {
         }
     }
 
-    /// Forwards a write to which ingest gives this answer, if the apiserver might accept it.
-    async fn fall_back(&self, answer: Response, parts: Parts, body: Outgoing) -> Answered {
+    /// Forwards a write to which ingest gives this answer, if the apiserver might accept it. `read` is its body, unless that
+    /// is streamed.
+    async fn fall_back(&self, answer: Response, parts: Parts, body: Outgoing, read: &Bytes) -> Answered {
         if !self.falls_back(&parts, &answer) {
             return (Kind::Events, answer);
         }
         // eventweir lacks only a right: nothing remains uncounted that it could count.
         let is_of_rights = matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         let kind = if is_of_rights { Kind::Forwarded } else { Kind::Fallback };
-        // Until then, a record that its client deletes or sets is paused.
+        // The record that the write has changed follows the answer.
         let left = answer.extensions().get::<Undone>().map(Undone::retried);
         let sent = self.send(parts, body).await;
         if let Some(left) = left {
-            left.end(match &sent {
+            let code = match &sent {
                 Ok(forwarded) => forwarded.status(),
                 Err((_, status)) if status.code == StatusCode::BAD_GATEWAY => StatusCode::BAD_GATEWAY,
                 // Nothing was sent, so the refusal of ingest remains.
                 Err(_) => answer.status(),
-            })
-            .await;
+            };
+            left.end(code, read).await;
         }
         match sent {
             Ok(forwarded) => (kind, forwarded),
@@ -228,12 +229,11 @@ impl Passthrough {
 /// without `Retry-After` (`upstream/answer.rs`). With it, the client would send the change again itself.
 ///
 /// After a 401 or 403 a POST is not forwarded. A change of an event is, because ingest makes it with eventweir's rights,
-/// which may be fewer than the caller's; but not if the event counts on a record with another name.
+/// which may be fewer than the caller's.
 fn is_forwarded(method: &Method, answer: &Response) -> bool {
     match answer.status() {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            method != Method::POST && answer.extensions().get::<Elsewhere>().is_none()
-        }
+        _ if answer.extensions().get::<Kept>().is_some() => false,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => method != Method::POST,
         StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::NOT_ACCEPTABLE => true,
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
             method == Method::POST || answer.headers().contains_key(RETRY_AFTER)

@@ -2,9 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::body::{Body, Bytes};
+use eventweir::event::Event;
 use http::{HeaderValue, Method, Request};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -16,6 +17,8 @@ use super::support::events::event;
 use super::support::http::{EVENTS, json as json_of};
 
 const CALLER: (&str, &str) = ("Authorization", "Bearer caller's");
+const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
+const MISSING: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}"#;
 
 fn is_ours(request: &Request<Incoming>) -> bool {
     request.headers().get("Authorization").is_some_and(|value| value == OURS)
@@ -82,8 +85,6 @@ async fn a_forwarded_event_whose_answer_is_lost_is_not_sent_again() {
 /// Fault: the record continued, and its next write created the event that the API server had deleted for the client.
 #[tokio::test]
 async fn an_event_that_the_api_server_deletes_for_its_client_is_not_created_again() {
-    const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
-    const MISSING: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}"#;
     for (code, creates) in [(200, 1), (404, 1), (409, 2)] {
         let behind = Behind::plain(move |request| async move {
             match (is_ours(&request), request.method()) {
@@ -100,6 +101,10 @@ async fn an_event_that_the_api_server_deletes_for_its_client_is_not_created_agai
         assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&event)).await.outcome(), Some("created"));
         program.settle().await;
         assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&repeat)).await.outcome(), Some("counted"));
+        // Fault: the API server knows no such name, and its 404 hid that only a right is missing.
+        let alias = format!("{EVENTS}/{}", repeat.metadata.name);
+        assert_eq!(client.send("DELETE", &alias, &[CALLER], b"").await.status, 403);
+        assert_eq!(behind.passed_on().len(), 0);
         let path = format!("{EVENTS}/{}", event.metadata.name);
         assert_eq!(client.send("DELETE", &path, &[CALLER], b"").await.status, code);
         // The end writes what is owed.
@@ -113,7 +118,6 @@ async fn an_event_that_the_api_server_deletes_for_its_client_is_not_created_agai
 /// event that counts on the record, the PUT created a second event.
 #[tokio::test]
 async fn a_record_follows_a_put_that_the_api_server_carries_out_for_its_client() {
-    const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
     // (code, patches of eventweir at the end)
     for (code, patches) in [(200, 0), (409, 1)] {
         let stored = Arc::<Mutex<Bytes>>::default();
@@ -158,6 +162,102 @@ async fn a_record_follows_a_put_that_the_api_server_carries_out_for_its_client()
         program.stop().await;
         let ours = behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.starts_with("PATCH")).count();
         assert_eq!(ours, patches, "{code}");
+    }
+}
+
+/// How eventweir refuses a change in the next test.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Why {
+    /// The API server forbids it to eventweir.
+    Ours,
+    /// `auth.policy` forbids it to the caller.
+    Policy,
+    /// The caller cannot be reviewed.
+    Unreviewed,
+}
+
+/// Faults: after another refusal than the API server's to a PUT or a DELETE, the record continued: it added occurrences to a
+/// count that includes them, and created a deleted event again. By the name of an event that counts on another record, a
+/// DELETE was 404. Without a review, a client's own count replaced that of all clients.
+#[tokio::test]
+async fn a_record_follows_every_change_that_is_passed_on() {
+    let policy = "auth: {outageTTL: 0s, tokenReview: {enabled: true, cacheTTL: 0s}, \
+        policy: [{users: [writer], verbs: [create]}]}\n";
+    let put = "application/json";
+    for (why, method, media, body) in [
+        (Why::Ours, "PATCH", "application/json-patch+json", r#"[{"op":"replace","path":"/count","value":2}]"#),
+        (Why::Policy, "PATCH", "application/merge-patch+json", r#"{"count":2}"#),
+        (Why::Policy, "PATCH", "application/apply-patch+yaml", "count: 2"),
+        (Why::Policy, "PUT", put, ""),
+        (Why::Policy, "DELETE", put, ""),
+        (Why::Unreviewed, "PATCH", "application/merge-patch+json", r#"{"count":2}"#),
+        (Why::Unreviewed, "PUT", put, ""),
+        (Why::Unreviewed, "DELETE", put, ""),
+    ] {
+        let case = format!("{why:?} {method} {media}");
+        let (stored, is_up) = (Arc::<Mutex<Option<Value>>>::default(), Arc::new(AtomicBool::new(true)));
+        let up = Arc::clone(&is_up);
+        let behind = Behind::plain(move |request| {
+            let (stored, is_up) = (Arc::clone(&stored), up.load(Ordering::Relaxed));
+            async move {
+                let (method, is_ours) = (request.method().clone(), is_ours(&request));
+                let media = request.headers().get("Content-Type");
+                let is_json_patch = media.is_some_and(|media| media == "application/json-patch+json");
+                if request.uri().path().ends_with("/tokenreviews") {
+                    let status = json!({"authenticated": true, "user": {"username": "writer"}});
+                    return if is_up { answer(201, json!({"status": status}).to_string()) } else { answer(500, "{}") };
+                }
+                if is_ours && method == Method::POST {
+                    let body = created(request).await.into_body().collect().await.unwrap().to_bytes();
+                    *stored.lock() = serde_json::from_slice(&body).unwrap();
+                    return answer(201, body);
+                }
+                let mut stored = stored.lock();
+                match (is_ours, &mut *stored) {
+                    (true, Some(_)) if is_json_patch => answer(403, FORBIDDEN),
+                    (_, None) => answer(404, MISSING),
+                    (false, Some(_)) if method == Method::DELETE => {
+                        *stored = None;
+                        answer(200, "{}")
+                    }
+                    (is_ours, Some(event)) => {
+                        if !is_ours {
+                            event["count"] = 2.into();
+                        }
+                        answer(200, event.to_string())
+                    }
+                }
+            }
+        })
+        .await;
+        let auth = if why == Why::Ours { "" } else { policy };
+        let program = behind.program("", &format!("{auth}outbox: {{coalesceInterval: 1m}}\n")).await;
+        let client = &mut program.client().await;
+        let headers = [CALLER, ("Content-Type", media)];
+        let [first, second] = [(); 2].map(|()| event("node-1", "web-0", "R", "m"));
+        let [path, alias] = [&first, &second].map(|event| format!("{EVENTS}/{}", event.metadata.name));
+        let post = [CALLER, ("Content-Type", put)];
+        assert_eq!(client.send("POST", EVENTS, &post, &json_of(&first)).await.outcome(), Some("created"), "{case}");
+        program.settle().await;
+        assert_eq!(client.send("POST", EVENTS, &post, &json_of(&second)).await.outcome(), Some("counted"), "{case}");
+        is_up.store(why != Why::Unreviewed, Ordering::Relaxed);
+        let body = if method == "PUT" { json_of(&Event { count: 2, ..first.clone() }) } else { body.into() };
+        if matches!(method, "PUT" | "DELETE") {
+            let reply = client.send(method, &alias, &headers, &body).await;
+            assert_eq!(reply.status, if why == Why::Policy { 403 } else { 503 }, "{case}: {}", reply.text());
+        }
+        let reply = client.send(method, &path, &headers, &body).await;
+        is_up.store(true, Ordering::Relaxed);
+        let expected = if why == Why::Unreviewed { (503, Some("1"), 0) } else { (200, None, 1) };
+        let passed_on = behind.passed_on().len();
+        assert_eq!((reply.status, reply.header("Retry-After"), passed_on), expected, "{case}: {}", reply.text());
+        // The end writes what is owed.
+        program.stop().await;
+        let is_write = |line: &str| line.starts_with("POST /api/v1/namespaces") || line.starts_with("PATCH");
+        let writes = behind.seen().into_iter().filter(|seen| seen.is_ours() && is_write(&seen.line));
+        let writes: Vec<String> = writes.map(|seen| seen.line).collect();
+        let refused = usize::from(why != Why::Policy);
+        assert_eq!(writes.len(), 1 + refused, "{case}: {writes:?}");
     }
 }
 

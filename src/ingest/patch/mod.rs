@@ -22,13 +22,14 @@ use crate::event::Event;
 use crate::event::json::{self, FieldValidation};
 use crate::event::patching::PatchType;
 use crate::ledger::RejectReason;
+use crate::outbox::Line;
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{ClientPatch, PatchOptions};
 use growth::Meaning;
 
 /// `PATCH …/namespaces/{namespace}/events/{name}`
 pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
-    if apply::is_apply(&asked.headers) {
+    if apply::is_apply(decode::media_type(&asked.headers)) {
         return Ok(apply::apply(&face, &asked, body).await.into_response());
     }
     let Asked { group, namespace, name, .. } = &asked;
@@ -102,6 +103,14 @@ fn correlates(face: &Face, namespace: &str, name: &str) -> bool {
         event
     });
     face.0.shards.correlates(&event)
+}
+
+/// Returns whether a patch of this media type sets the count or the series.
+pub(super) fn line_of(media: &str, body: &Bytes) -> Line {
+    match PatchType::named(media) {
+        Some(patch_type) => plain::stated(&ClientPatch { patch_type, body: body.clone() }).0,
+        None => apply::line_of(body),
+    }
 }
 
 fn unreadable(fault: &serde_json::Error) -> Rejection {

@@ -123,7 +123,7 @@ fn renamed(patch: &ClientPatch, name: &str, stored_name: &str) -> ClientPatch {
 }
 
 /// Returns whether the patch sets the count or the series, and the total that it sets.
-fn stated(patch: &ClientPatch) -> (Line, Option<i64>) {
+pub(super) fn stated(patch: &ClientPatch) -> (Line, Option<i64>) {
     let document: Value = serde_json::from_slice(&patch.body).unwrap_or_default();
     let operations = match (patch.patch_type, &document) {
         (PatchType::Json, Value::Array(operations)) => operations,

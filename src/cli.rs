@@ -491,6 +491,9 @@ pub struct Top {
     /// Only events whose namespace, kind, name, reason or component contains this.
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
+    /// Number by which rows are chosen and sorted, the largest first; `lost` for objects only.
+    #[arg(long, default_value = "received", value_parser = ["received", "perSecond", "writes", "lost"])]
+    pub sort: String,
     /// Number of rows, 1 to 100; 0 shows as many as possible (100).
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,

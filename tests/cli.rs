@@ -741,6 +741,24 @@ fn a_client_command_says_why_it_has_no_answer() {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
+#[test]
+fn top_sorts_by_the_number_of_the_flag() {
+    let table = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 138\r\nConnection: close\r\n\r\n\
+                 {\"objects\":[{\"namespace\":\"shop\",\"object\":\"a\",\"received\":5,\"writes\":1},\
+                 {\"namespace\":\"shop\",\"object\":\"b\",\"received\":1,\"writes\":5,\"lost\":1}]}";
+    let server = format!("http://{}", answering(table));
+    for (flags, first) in [(&[][..], "shop a"), (&["--sort", "writes"], "shop b"), (&["--sort", "lost"], "shop b")] {
+        let output = eventweir(&[&["top", "--once", "--server", &server], flags].concat());
+        let text = stdout(&output);
+        let shown = text.lines().find(|line| line.contains("shop")).unwrap_or_default();
+        assert!(shown.contains(first), "{flags:?}: {text}{}", stderr(&output));
+    }
+    for flags in [["--sort", "size", "--by", "object"], ["--sort", "lost", "--by", "reason"]] {
+        let output = eventweir(&[&["top", "--once", "--server", &server], &flags[..]].concat());
+        assert_eq!(output.status.code(), Some(64), "{flags:?}");
+    }
+}
+
 /// Returns the address of a server that answers every request with this.
 fn answering(answer: &'static str) -> std::net::SocketAddr {
     answering_in_turn(vec![answer])

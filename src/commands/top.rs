@@ -68,6 +68,16 @@ impl View {
         Self { by, window, filter, typed: None, sort: 0, is_reversed: false, is_paused: false, marked: 0 }
     }
 
+    /// Sorts by a number.
+    ///
+    /// # Errors
+    /// When the table does not have it.
+    fn sorted(self, order: Order) -> Result<Self, Error> {
+        let sort = COLUMNS.iter().position(|(known, _)| *known == order).filter(|_| self.has(order));
+        let without = || Error::Input(format!("--sort {}: only the table of objects has this number", order.label()));
+        Ok(Self { sort: sort.ok_or_else(without)?, ..self })
+    }
+
     /// Applies a key, with this many rows in the table.
     fn press(&mut self, key: Key, rows: usize) -> Action {
         if let Some(typed) = self.typed.take() {
@@ -266,7 +276,8 @@ pub fn top(top: &Top) -> Result<(), Error> {
     let (server, runtime) = Server::of(&top.remote)?;
     let is_live = std::io::stdout().is_terminal() && !top.once && top.output == Format::Table;
     let window = Window::parse(&top.window).map_err(Error::Input)?;
-    let view = View::new(top.by, window, top.filter.clone().unwrap_or_default());
+    let order = Order::parse(&top.sort).map_err(Error::Input)?;
+    let view = View::new(top.by, window, top.filter.clone().unwrap_or_default()).sorted(order)?;
     let ended = runtime.block_on(async {
         if is_live {
             let handled = signal(SignalKind::terminate());

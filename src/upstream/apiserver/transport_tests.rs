@@ -324,6 +324,8 @@ async fn a_dead_address_of_a_name_leaves_time_for_the_next() {
         transport::tcp(resolver, Duration::from_secs(1)).oneshot(Uri::from_static("http://apiserver.test"));
     let connection = tokio::time::timeout(SOON, connecting).await.unwrap().unwrap();
     assert_eq!(connection.inner().peer_addr().unwrap(), addresses[1]);
+    // Fault: after an API server vanished, upgraded connections to it stayed for ever.
+    assert!(socket2::SockRef::from(connection.inner()).keepalive().unwrap());
 }
 
 /// Accepts TCP connections, counts them, and serves the first ones only. They close at a request.

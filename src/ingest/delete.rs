@@ -24,7 +24,7 @@ use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::event::json::EventList;
 use crate::event::protobuf::{self, DeleteOptions as Given};
 use crate::event::{ApiGroup, Event};
-use crate::shard::{Held, Lead};
+use crate::shard::{Found, Held, Lead};
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions, Version};
 
@@ -74,15 +74,18 @@ async fn delete_one(
 ) -> Result<Deleted, Refusal> {
     let upstream = &face.0.upstream;
     let told = face.0.aliases.get(namespace, name);
-    let unconditional = options.uid.is_none() && options.resource_version.is_none();
+    if options.dry_run {
+        return Ok(dry_run(face, (namespace, name), told.as_ref(), options).await?);
+    }
+    let unconditional = is_unconditional(options);
     // Preconditions are about an event that is stored.
     let of_alias = |lead| {
-        let told = told.as_ref().filter(|_| !options.dry_run)?;
-        face.0.shards.hold(told, name, lead).filter(|held| unconditional || held.is_stored())
+        let held = face.0.shards.hold(told.as_ref()?, name, lead);
+        held.filter(|held| unconditional || held.is_stored())
     };
     let held = match of_alias(Lead::Alias) {
         // The record of that very name, also if the alias leads to a record that is gone.
-        None if !options.dry_run => match face.hold_stored(namespace, name).await {
+        None => match face.hold_stored(namespace, name).await {
             Err(status) if status.code == 404 => {
                 let held = of_alias(Lead::Unstored);
                 if held.is_none() {
@@ -101,9 +104,7 @@ async fn delete_one(
             .map_or_else(|| name.into(), |found| found.name);
         let deleted = upstream.delete(namespace, &stored_name, options).await;
         let deleted = deleted.map_err(|status| under(name, &stored_name, status))?;
-        if !options.dry_run {
-            face.0.aliases.remove(namespace, name);
-        }
+        face.0.aliases.remove(namespace, name);
         return Ok(deleted);
     };
     held.quiet(QUIET).await;
@@ -137,6 +138,40 @@ async fn delete_one(
         delete_former(face, namespace, name).await?;
     }
     Ok(deleted)
+}
+
+/// Answers a dry run: about the record that the DELETE would delete.
+async fn dry_run(
+    face: &Face,
+    (namespace, name): (&str, &str),
+    told: Option<&Event>,
+    options: &DeleteOptions,
+) -> Result<Deleted, Status> {
+    let find = |lead| told.and_then(|told| face.0.shards.find_named(told, lead));
+    let delete = async |found: Option<Found>| {
+        let record = found.as_ref().map_or(name, |found| &found.name);
+        match face.0.upstream.delete(namespace, record, options).await {
+            // Not yet created upstream.
+            Err(status) if status.code == 404 && found.is_some() && is_unconditional(options) => {
+                Ok(Deleted::Gone(SmolStr::default()))
+            }
+            deleted => deleted.map_err(|status| under(name, record, status)),
+        }
+    };
+    let found = find(Lead::Alias);
+    let may_be_combined = found.is_none();
+    let deleted = delete(found).await;
+    if may_be_combined
+        && let Err(Status { code: 404, .. }) = deleted
+        && let Some(found) = find(Lead::Unstored)
+    {
+        return delete(Some(found)).await;
+    }
+    deleted
+}
+
+fn is_unconditional(options: &DeleteOptions) -> bool {
+    options.uid.is_none() && options.resource_version.is_none()
 }
 
 /// Deletes the record with the client's own name, after the alias's record was deleted. It exists if the client has

@@ -25,7 +25,7 @@ use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, Event, ObjectMeta, RareMeta};
 use crate::ledger::RejectReason;
 use crate::server::{Answer, Peer};
-use crate::shard::Lead;
+use crate::shard::{Found, Lead};
 use crate::status::Status;
 use crate::upstream::apiserver::is_impersonation;
 
@@ -313,16 +313,26 @@ impl Face {
         let (group, namespace, name) = event;
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
         let told = self.0.aliases.get(namespace, name);
-        let found = told.and_then(|told| self.0.shards.find_named(&told, Lead::Alias)).filter(|found| !found.is_gone);
+        let find = |lead| self.0.shards.find_named(told.as_ref()?, lead).filter(|found| !found.is_gone);
+        let found = find(Lead::Alias);
+        let may_be_combined = found.is_none();
+        let mut exists = self.exists(namespace, name, found).await;
+        if let Err(Status { code: 404, .. }) = exists
+            && may_be_combined
+            && let Some(found) = find(Lead::Unstored)
+        {
+            exists = self.exists(namespace, name, Some(found)).await;
+        }
+        exists.map_err(|status| if matches!(status.code, 403 | 404) { refused } else { unknown(refused, status) })
+    }
+
+    /// Checks that a record exists or is about to; without one, that the upstream has an event of that name.
+    async fn exists(&self, namespace: &str, name: &str, found: Option<Found>) -> Result<(), Status> {
         if found.as_ref().is_some_and(|found| found.unsettled.is_some()) {
             return Ok(());
         }
         let record = found.as_ref().map_or(name, |found| &found.name);
-        match self.0.upstream.get(namespace, record).await {
-            Ok(_) => Ok(()),
-            Err(status) if matches!(status.code, 403 | 404) => Err(refused),
-            Err(status) => Err(unknown(refused, status)),
-        }
+        self.0.upstream.get(namespace, record).await.map(drop)
     }
 
     /// Checks that the caller may report the growth of an event: its source, and the right to create, unless its record is

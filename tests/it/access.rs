@@ -16,7 +16,7 @@ use eventweir::access::{
 };
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Pattern, Policy};
-use eventweir::event::{ApiGroup, Event, MicroTime, json};
+use eventweir::event::{ApiGroup, Event, MicroTime, ObjectMeta, json};
 use eventweir::event_log::EventLog;
 use eventweir::explain;
 use eventweir::ingest::{self, Aliases, Face, Repair, Shared};
@@ -767,6 +767,27 @@ async fn a_put_of_an_alias_changes_its_record_without_the_right_to_create() {
     assert_eq!(fake.all().len(), 1);
     known.metadata.name = "new".into();
     assert_eq!(guarded.send(put("new", &known)).await.code(), 403);
+}
+
+/// Fault: after the group's window, only an event of the name itself was looked for.
+#[tokio::test]
+async fn a_put_by_the_name_of_a_combined_event_needs_no_right_to_create() {
+    let fake = FakeApiserver::manual();
+    let (guarded, known) = changed_without_create(&fake).await;
+    let mut combined = known;
+    for number in 0..10 {
+        combined.metadata.name = format!("{number}").into();
+        combined.message = format!("message {number}").into();
+        assert_eq!(guarded.post("alice", &combined).await.code(), 201);
+    }
+    guarded.clock.advance(seconds(601));
+    let put = |name: &str| {
+        let event =
+            Event { metadata: ObjectMeta { name: name.into(), ..combined.metadata.clone() }, ..combined.clone() };
+        request("PUT", &format!("{EVENTS}/{name}"), "bob", &text(&event))
+    };
+    let codes = [guarded.send(put("9")).await.code() / 100, guarded.send(put("new")).await.code()];
+    assert_eq!(codes, [2, 403]);
 }
 
 /// Fault: a passing failure of eventweir's own look at the event was the final refusal of a create.

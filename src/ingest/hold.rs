@@ -39,6 +39,16 @@ impl Face {
         Ok(other)
     }
 
+    /// Pauses the record of a client's name after a DELETE that another one has carried out, if the event is gone: the
+    /// DELETE may have been a dry run. Finds it by the alias of the name only.
+    pub(super) async fn hold_deleted(&self, group: ApiGroup, namespace: &str, name: &str) -> Option<Held> {
+        self.0.aliases.get(namespace, name)?;
+        match self.0.upstream.get(namespace, name).await {
+            Err(status) if status.code == 404 => self.hold(group, namespace, name).await.ok().flatten(),
+            Ok(_) | Err(_) => None,
+        }
+    }
+
     /// Whether no other writer has an event under the record's name. One may have, if the record is not created yet or
     /// was deleted upstream.
     pub(super) async fn has_its_name(&self, namespace: &str, held: &Held) -> Result<bool, Status> {

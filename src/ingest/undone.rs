@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use super::rejection::Rejection;
-use super::{Face, Unable, ack, apply, decode, guard, patch, respond};
+use super::{Face, Unable, ack, apply, decode, guard, options, patch, respond};
 use crate::access::Target;
 use crate::event::ApiGroup;
 use crate::outbox::Line;
@@ -85,10 +85,9 @@ impl Retried {
         }
         let Some(Left { held, face, group, namespace, name, effect }) = self.0.take() else { return };
         let is_done = code.is_success() || (code == StatusCode::NOT_FOUND && effect == Effect::Delete);
-        // A deleted event is found by its alias only.
-        let is_findable = effect != Effect::Delete || face.0.aliases.get(&namespace, &name).is_some();
         let held = match held {
-            None if is_done && is_findable => face.hold(group, &namespace, &name).await.ok().flatten(),
+            None if is_done && effect == Effect::Delete => face.hold_deleted(group, &namespace, &name).await,
+            None if is_done => face.hold(group, &namespace, &name).await.ok().flatten(),
             held => held,
         };
         let Some(held) = held.filter(|held| held.name() == name) else { return };
@@ -140,7 +139,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Returns the change that a request asks for, if it does.
+    /// Returns the change that a request asks for, if it does, and without a dry run in its query.
     pub(super) fn of(head: &Parts) -> Option<Self> {
         let effect = match head.method {
             Method::DELETE => Effect::Delete,
@@ -148,6 +147,9 @@ impl Change {
             Method::PATCH => Effect::Unread(decode::media_type(&head.headers).into()),
             _ => return None,
         };
+        if options::is_dry_run(head.uri.query()) {
+            return None;
+        }
         match guard::attributes(&head.method, &head.uri).target {
             Target::Resource { group, resource: "events", namespace, name } if !name.is_empty() => {
                 let group = if group.is_empty() { ApiGroup::Core } else { ApiGroup::Events };

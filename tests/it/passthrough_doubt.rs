@@ -176,6 +176,44 @@ enum Why {
     Unreviewed,
 }
 
+/// Answers like an API server with one event, whose count any change of a client sets to 2. It forbids JSON patches to
+/// eventweir, and reviews tokens while it is up.
+async fn with_one_event(
+    request: Request<Incoming>,
+    stored: &Mutex<Option<Value>>,
+    is_up: bool,
+) -> http::Response<Body> {
+    let (method, is_ours) = (request.method().clone(), is_ours(&request));
+    let media = request.headers().get("Content-Type");
+    let is_json_patch = media.is_some_and(|media| media == "application/json-patch+json");
+    if request.uri().path().ends_with("/tokenreviews") {
+        let status = json!({"authenticated": true, "user": {"username": "writer"}});
+        return if is_up { answer(201, json!({"status": status}).to_string()) } else { answer(500, "{}") };
+    }
+    if is_ours && method == Method::POST {
+        let body = created(request).await.into_body().collect().await.unwrap().to_bytes();
+        *stored.lock() = serde_json::from_slice(&body).unwrap();
+        return answer(201, body);
+    }
+    let is_dry = !request.into_body().collect().await.unwrap().to_bytes().is_empty();
+    let mut stored = stored.lock();
+    match (is_ours, &mut *stored) {
+        (true, Some(_)) if is_json_patch => answer(403, FORBIDDEN),
+        (_, None) => answer(404, MISSING),
+        (false, Some(_)) if method == Method::DELETE && is_dry => answer(200, "{}"),
+        (false, Some(_)) if method == Method::DELETE => {
+            *stored = None;
+            answer(200, "{}")
+        }
+        (is_ours, Some(event)) => {
+            if !is_ours {
+                event["count"] = 2.into();
+            }
+            answer(200, event.to_string())
+        }
+    }
+}
+
 /// Faults: after another refusal than the API server's to a PUT or a DELETE, the record continued: it added occurrences to a
 /// count that includes them, and created a deleted event again. By the name of an event that counts on another record, a
 /// DELETE was 404. Without a review, a client's own count replaced that of all clients.
@@ -200,37 +238,7 @@ async fn a_record_follows_every_change_that_is_passed_on() {
         let up = Arc::clone(&is_up);
         let behind = Behind::plain(move |request| {
             let (stored, is_up) = (Arc::clone(&stored), up.load(Ordering::Relaxed));
-            async move {
-                let (method, is_ours) = (request.method().clone(), is_ours(&request));
-                let media = request.headers().get("Content-Type");
-                let is_json_patch = media.is_some_and(|media| media == "application/json-patch+json");
-                if request.uri().path().ends_with("/tokenreviews") {
-                    let status = json!({"authenticated": true, "user": {"username": "writer"}});
-                    return if is_up { answer(201, json!({"status": status}).to_string()) } else { answer(500, "{}") };
-                }
-                if is_ours && method == Method::POST {
-                    let body = created(request).await.into_body().collect().await.unwrap().to_bytes();
-                    *stored.lock() = serde_json::from_slice(&body).unwrap();
-                    return answer(201, body);
-                }
-                let is_dry = !request.into_body().collect().await.unwrap().to_bytes().is_empty();
-                let mut stored = stored.lock();
-                match (is_ours, &mut *stored) {
-                    (true, Some(_)) if is_json_patch => answer(403, FORBIDDEN),
-                    (_, None) => answer(404, MISSING),
-                    (false, Some(_)) if method == Method::DELETE && is_dry => answer(200, "{}"),
-                    (false, Some(_)) if method == Method::DELETE => {
-                        *stored = None;
-                        answer(200, "{}")
-                    }
-                    (is_ours, Some(event)) => {
-                        if !is_ours {
-                            event["count"] = 2.into();
-                        }
-                        answer(200, event.to_string())
-                    }
-                }
-            }
+            async move { with_one_event(request, &stored, is_up).await }
         })
         .await;
         let auth = if why == Why::Ours { "" } else { policy };

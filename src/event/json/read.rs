@@ -23,6 +23,12 @@ use crate::event::{ApiGroup, EventSeries, ManagedFields, MicroTime, ObjectRefere
 /// LIMIT: strict faults that are reported, as many as by `sigs.k8s.io/json`; further ones are dropped.
 pub(in crate::event) const STRICT_FAULTS_MAX: usize = 100;
 
+/// LIMIT: bytes of the paths of all strict faults, approximately, repeated ones included; further ones are dropped. The
+/// name of a member can be as long as the body, and have 100,000s of duplicates below it.
+const STRICT_BYTES_MAX: usize = 1 << 20;
+/// LIMIT: bytes of the path in a strict fault; the rest is cut.
+const PATH_BYTES: usize = 4 << 10;
+
 /// LIMIT: bytes of an invalid value that its error shows.
 const SHOWN_BYTES: usize = 40;
 
@@ -48,13 +54,16 @@ pub(super) struct Pass {
     /// The members that strict decoding refuses, and the same as a set.
     pub(super) strict: Vec<String>,
     strict_seen: HashSet<String>,
+    /// Bytes of the paths of strict faults so far.
+    strict_bytes: usize,
 }
 
 impl Pass {
     pub(super) fn new(group: ApiGroup) -> Self {
         let (stated, has_stated) = (<[SmolStr; 2]>::default(), [false; 2]);
         let (elements_max, strict_seen) = (usize::MAX, HashSet::new());
-        Self { group, stated, has_stated, elements_max, fault_at: None, strict: Vec::new(), strict_seen }
+        let (strict, strict_bytes) = (Vec::new(), 0);
+        Self { group, stated, has_stated, elements_max, fault_at: None, strict, strict_seen, strict_bytes }
     }
 
     /// Adds an unknown member to the strict faults.
@@ -69,10 +78,12 @@ impl Pass {
     }
 
     fn strict_fault(&mut self, what: &str, at: &Path<'_>) {
-        if self.strict.len() >= STRICT_FAULTS_MAX {
+        if self.strict.len() >= STRICT_FAULTS_MAX || self.strict_bytes >= STRICT_BYTES_MAX {
             return;
         }
-        let fault = format!("{what} field {}", quoted(&at.to_string()));
+        let path = at.to_string();
+        self.strict_bytes = self.strict_bytes.saturating_add(path.len());
+        let fault = format!("{what} field {}", quoted(&cut(&path, PATH_BYTES)));
         if self.strict_seen.insert(fault.clone()) {
             self.strict.push(fault);
         }
@@ -389,7 +400,12 @@ impl<'de> Visitor<'de> for Seed<'_, BTreeMap<SmolStr, SmolStr>> {
                 self.pass.duplicate(&at);
             }
         }
-        self.into.append(&mut given);
+        if self.into.is_empty() {
+            *self.into = given;
+        } else {
+            // Not `append`, which takes time for all that is there, for each of 100,000s of repeated members.
+            self.into.extend(given);
+        }
         Ok(())
     }
 }

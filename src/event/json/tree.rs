@@ -99,6 +99,22 @@ mod tests {
 
     use super::*;
 
+    /// Fault: each duplicate below a long name had the whole name, also one that was known already. A body of 1 MiB took
+    /// minutes, and another one gigabytes.
+    #[test]
+    fn a_long_path_is_cut_in_its_faults_and_all_have_a_limit() {
+        let name = "k".repeat(100_000);
+        let body = |members: String| format!(r#"{{"{name}":{{{members}}},"b":1,"b":2}}"#);
+        let read =
+            tree(body((0..50).map(|n| format!(r#""{n}":0,"{n}":0,"#)).collect::<String>() + r#""c":0"#).as_bytes());
+        let duplicates = read.unwrap().duplicates;
+        assert_eq!(duplicates.len(), 1, "the names below it are beyond the cut");
+        assert!(duplicates.iter().map(String::len).sum::<usize>() < 5_000);
+        // Few are within the limit, and named.
+        let read = tree(body(r#""c":0,"c":0"#.to_owned()).as_bytes()).unwrap();
+        assert_eq!(read.duplicates.last().map(String::as_str), Some("duplicate field \"b\""));
+    }
+
     #[test]
     fn documents_are_parsed_as_go_parses_them() {
         let read = tree(br#" {"a":[1,2.5,-7,null,true],"b":{"c":"\u00e9\ud800"},"n":9223372036854775808} "#).unwrap();

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use crate::event::cut;
 use crate::status::{Status, StatusCause, StatusDetails};
 
 /// A fault of one field, as a Status lists it. Its message is such as `Invalid value: "x": must not be empty`.
@@ -38,6 +39,9 @@ const FAULTS_MAX: usize = 1000;
 /// LIMIT: bytes of all fault texts, approximately. Each controller beyond the first quotes two owners.
 const FAULT_BYTES_MAX: usize = 1 << 20;
 
+/// LIMIT: bytes of an invalid text that its fault shows. A label can be as long as the body, and each of its faults has it.
+const SHOWN_BYTES: usize = 4 << 10;
+
 /// Whether the fault limits are reached.
 pub(super) fn is_enough(faults: &[Fault]) -> bool {
     faults.len() >= FAULTS_MAX || faults.iter().map(|fault| fault.message.len()).sum::<usize>() >= FAULT_BYTES_MAX
@@ -62,7 +66,7 @@ pub(super) fn invalid(name: &str, faults: &[Fault]) -> Status {
 }
 
 pub(super) fn invalid_text(field: &str, value: &str, detail: &str) -> Fault {
-    invalid_value(field, &format!("{value:?}"), detail)
+    invalid_value(field, &format!("{:?}", cut(value, SHOWN_BYTES)), detail)
 }
 
 /// Adds a fault of an invalid string per detail.
@@ -111,5 +115,16 @@ mod tests {
         let owner = OwnerReference { controller: Some(true), ..OwnerReference::default() };
         let owners = causes(|event| event.metadata.rare.get_or_insert_default().owner_references = vec![owner; 10_000]);
         assert!((10..1010).contains(&owners), "{owners}");
+    }
+
+    /// Fault: each fault of a label had the whole label, so that 3 MiB had an answer of 85 MB.
+    #[test]
+    fn a_long_text_is_cut_in_its_faults() {
+        let mut event = Event::default();
+        let long = "\u{80}".repeat(200_000);
+        event.metadata.rare.get_or_insert_default().labels.insert(format!("{long}/{long}").into(), "".into());
+        let status = validate::create(ApiGroup::Core, &event).unwrap_err();
+        assert!(status.details.unwrap().causes.len() >= 4);
+        assert!(status.message.len() < 1 << 20, "{}", status.message.len());
     }
 }

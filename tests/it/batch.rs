@@ -138,6 +138,12 @@ async fn a_batch_with_an_unavailable_acknowledgement_is_refused_as_a_whole() {
     let body = event("a", "m").to_string();
     let reply = program.client().await.send("POST", PATH, &[("Eventweir-Ack", "durable")], body.as_bytes()).await;
     assert_eq!(reply.status, 400);
+    // Fault: the events of a dry run were counted and written.
+    let reply = program.client().await.send("POST", &format!("{PATH}?dryRun=All"), &[], body.as_bytes()).await;
+    assert_eq!(
+        (reply.status, reply.json()["message"].as_str()),
+        (400, Some("dryRun: a batch has no dry run; post one event"))
+    );
     assert_eq!(program.stop().await.ledger.total_written(), 0);
 }
 

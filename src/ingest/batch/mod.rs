@@ -28,6 +28,7 @@ use self::results::{failure, success};
 use self::sniff::{group_of, is_document};
 use super::asked::Asked;
 use super::occurrence::Taken;
+use super::options::Parameters;
 use super::rejection::Rejection;
 use super::{Ack, Face, ack, create, decode};
 use crate::access::Caller;
@@ -63,6 +64,10 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
         Ok(ack) => ack,
         Err(rejection) => return face.reject(&rejection),
     };
+    // Otherwise the events of a dry run would be counted and written.
+    if Parameters::of(asked.query()).all("dryRun").next().is_some() {
+        return face.reject(&Rejection::invalid(Status::bad_request("dryRun: a batch has no dry run; post one event")));
+    }
     let Some(place) = face.0.batches.take(asked.user(), 1).map(Arc::new) else {
         let status = Status::too_many_requests("Too many batches are open, please try again later", 1);
         return face.reject(&Rejection::new(RejectReason::Limited, status));

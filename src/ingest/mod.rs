@@ -527,7 +527,8 @@ mod tests {
         }
     }
 
-    /// Fault: with a slash at the end, the path was not one of events, and `auth.allowPaths` decided.
+    /// Faults: with a slash at the end, the path was not one of events, and `auth.allowPaths` decided; it also decided about
+    /// admission reviews, whose caller may report events in any name.
     #[tokio::test]
     async fn a_slash_at_the_end_changes_no_permission() {
         let tokens = access::TokenReview { is_on: true, ..access::TokenReview::default() };
@@ -535,9 +536,11 @@ mod tests {
         let policy = vec![access::Rule { users: vec![Pattern::Exact("a".into())], ..Default::default() }];
         let defaults = access::Settings::default();
         let (face, _) = guarded(access::Settings { tokens, anonymous: true, allow_paths, policy, ..defaults });
-        for path in [look::EXPLAIN, look::TOP, look::TAP, look::SHADOW, "/api/v1/namespaces/shop/events"] {
+        let looks = [look::EXPLAIN, look::TOP, look::TAP, look::SHADOW, "/api/v1/namespaces/shop/events"];
+        for (method, path) in looks.map(|path| (Method::GET, path)).into_iter().chain([(Method::POST, admit::PATH)]) {
             for end in ["", "/"] {
-                let request = Request::get(format!("{path}{end}?namespace=shop&object=pod/a"));
+                let uri = format!("{path}{end}?namespace=shop&object=pod/a");
+                let request = Request::builder().method(&method).uri(uri);
                 let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(Body::empty()).unwrap()).await;
                 assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{path}{end}");
             }

@@ -37,7 +37,7 @@ use crate::status::Status;
 use review::{Request, Review, answer};
 
 /// Path of the webhook.
-pub(super) const PATH: &str = "/eventweir/v1/admit";
+pub(super) const PATH: &str = crate::access::ADMISSION;
 
 /// LIMIT: remembered events with an allowed series; beyond it the least recently used one is evicted, and its next
 /// series is allowed at once.

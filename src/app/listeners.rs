@@ -56,8 +56,9 @@ pub(super) fn origins(config: &Config, address: &Address) -> Origins {
 pub(super) struct Secured {
     pub(super) face: Option<Tls>,
     pub(super) admin: Option<Tls>,
-    /// The web configuration as last read, or its errors.
-    web: Mutex<Result<AdminWeb, config::Errors>>,
+    web: Mutex<AdminWeb>,
+    /// The newest web configuration that was refused, so that it is logged once.
+    refused: Mutex<Option<Result<AdminWeb, config::Errors>>>,
 }
 
 impl Secured {
@@ -80,40 +81,49 @@ impl Secured {
             })
         };
         let face = open(face, config.ingest.max_connections.get())?;
-        Ok(Self { face, admin: open(admin, ADMIN_CONNECTIONS)?, web: Mutex::new(Ok(web)) })
+        Ok(Self { face, admin: open(admin, ADMIN_CONNECTIONS)?, web: Mutex::new(web), refused: Mutex::default() })
     }
 
     /// Returns users and headers of the admin port.
     pub(super) fn web(&self) -> Web {
-        self.web.lock().as_ref().map(|file| file.web.clone()).unwrap_or_default()
+        self.web.lock().web.clone()
     }
 
     /// Whether the admin port requires a client certificate.
     pub(super) fn admin_requires_certificate(&self) -> bool {
-        let web = self.web.lock();
-        web.as_ref().is_ok_and(|file| file.tls.as_ref().is_some_and(|tls| tls.requires_certificate))
+        self.web.lock().tls.as_ref().is_some_and(|tls| tls.requires_certificate)
     }
 
     /// Reads the web configuration again. Returns users and headers if they are new and valid.
     fn reread_web(&self, config: &Config) -> Option<Web> {
         let path = config.admin_web_config_file.as_deref()?;
-        let new = config::load_web(path);
-        let mut old = self.web.lock();
-        if *old == new {
+        let (new, mut active, mut refused) = (config::load_web(path), self.web.lock(), self.refused.lock());
+        if new.as_ref() == Ok(&*active) {
+            *refused = None;
+            return None;
+        }
+        if refused.as_ref() == Some(&new) {
             return None;
         }
         match &new {
+            // A file that is being written may be empty for a moment.
+            Ok(AdminWeb { web, .. }) if web.users.is_empty() && !active.web.users.is_empty() => tracing::error!(
+                "the new web configuration is refused: without basic_auth_users the admin port would need no password; a \
+                 restart accepts it"
+            ),
             Ok(new) => {
-                if old.as_ref().is_ok_and(|old| old.tls != new.tls) {
+                if active.tls != new.tls {
                     tracing::warn!("tls_server_config has changed; the change applies after a restart");
                 }
                 tracing::info!("the web configuration was reloaded");
+                active.clone_from(new);
+                *refused = None;
+                return Some(new.web.clone());
             }
             Err(errors) => tracing::error!(%errors, "the new web configuration is refused; the old one stays active"),
         }
-        let web = new.as_ref().ok().map(|new| new.web.clone());
-        *old = new;
-        web
+        *refused = Some(new);
+        None
     }
 }
 

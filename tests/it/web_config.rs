@@ -59,6 +59,12 @@ async fn users_need_passwords_except_for_health() {
     with_file(folder.path(), "basic_auth_users: {ann: nonsense}\n");
     program.app.reread_files();
     assert_eq!(status(&program, "/metrics", Some("ann:secret")).await, 200);
+    // Fault: a file that was just being written took effect, and no password was needed.
+    for unfinished in ["", headers] {
+        with_file(folder.path(), unfinished);
+        program.app.reread_files();
+        assert_eq!(status(&program, "/metrics", None).await, 401);
+    }
     with_file(folder.path(), &user("ann", "new"));
     program.app.reread_files();
     assert_eq!(status(&program, "/metrics", Some("ann:secret")).await, 401);

@@ -182,7 +182,8 @@ fn flags_override_the_file_and_are_checked_like_it() {
         kubeconfig: Some("/k".into()),
         context: Some("c".into()),
         log_format: Some("json".into()),
-        log_level: Some("debug".into()),
+        // Fault: with the space, the second directive was ignored.
+        log_level: Some("debug, hyper=off".into()),
         event_log: Some("stdout".into()),
         suppression: Some("drop".into()),
         spool_dir: Some("/s".into()),
@@ -201,7 +202,7 @@ fn flags_override_the_file_and_are_checked_like_it() {
         assert_eq!(config.upstream.apiserver.kubeconfig.as_deref(), Some(Path::new("/k")));
         assert_eq!(config.upstream.apiserver.context.as_deref(), Some("c"));
         assert_eq!(config.spool.dir.as_deref(), Some(Path::new("/s")));
-        assert_eq!((config.log.format, config.log.level.as_str()), (LogFormat::Json, "debug"));
+        assert_eq!((config.log.format, config.log.level.as_str()), (LogFormat::Json, "debug,hyper=off"));
         assert_eq!(config.policy.base.suppression, Suppression::Drop);
     }
     let bad = Flags { listen: Some("0.0.0.0:80".into()), log_level: Some("loud".into()), ..Flags::default() };

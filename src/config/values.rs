@@ -355,7 +355,9 @@ pub(super) fn log_level() -> Form<'static, SmolStr> {
         "off, error, warn, info, debug or trace, or directives such as info,eventweir::upstream=debug",
         move |text| {
             let text = switch(text);
-            (text.len() <= TEXT_MAX && text.split(',').all(directive)).then(|| SmolStr::new(text))
+            let is_valid = text.len() <= TEXT_MAX && text.split(',').all(directive);
+            // tracing would take a space for a part of the directive.
+            is_valid.then(|| SmolStr::new(text.split(',').map(str::trim).collect::<Vec<_>>().join(",")))
         },
         |text| json!(text.as_str()),
     )

@@ -28,9 +28,13 @@ impl App {
                 let loaded = self.load();
                 may_be_behind = is_unread(&loaded);
                 let differs = |new: &Config| !self.config.lock().reload_diff(new).is_empty();
-                // After a refusal also if it equals the active one, for the metric and the log.
-                let is_due = |new: &Config| self.metrics.is_config_refused() || differs(new);
-                if loaded.as_ref().is_ok_and(is_due) && self.apply(loaded) {
+                let is_due = match &loaded {
+                    // After a refusal also if it equals the active one, for the metric and the log.
+                    Ok(new) => self.metrics.is_config_refused() || differs(new),
+                    // Once, and not with each try.
+                    Err(_) => !self.metrics.is_config_refused(),
+                };
+                if is_due && self.apply(loaded) {
                     return;
                 }
             }

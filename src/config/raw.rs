@@ -11,8 +11,8 @@ use super::error::{Error, Errors, Problem};
 
 /// LIMIT: nesting of a configuration file; deeper files are refused. The deepest key has seven levels.
 const DEPTH_MAX: usize = 16;
-/// LIMIT: keys of one section; longer ones are refused. The largest section has fewer than twenty.
-const KEYS_MAX: usize = 100;
+/// LIMIT: keys of one section; longer ones are refused. `auth.sourceBinding.components` has one for each service account.
+const KEYS_MAX: usize = 1000;
 /// LIMIT: members of one list; longer ones are refused.
 const MEMBERS_MAX: usize = 1000;
 
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn limits_are_reached() {
         let many: String = (0..=KEYS_MAX).map(|number| format!("k{number}: 1\n")).collect();
-        assert_eq!(fault(&many), "f:101: a section may have at most 100 keys");
+        assert_eq!(fault(&many), "f:1001: a section may have at most 1000 keys");
         let long = format!("a: [{}]", "1,".repeat(MEMBERS_MAX + 1));
         assert_eq!(fault(&long), "f:1: a: a list may have at most 1000 members");
         assert!(fault(&"[".repeat(1000)).contains("not valid YAML"));

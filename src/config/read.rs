@@ -227,7 +227,13 @@ fn listeners(section: &mut Section<'_>, config: &mut Config) {
     section.set("listen", &mut config.listen, &values::listen_address());
     section.set("insecureListen", &mut config.insecure_listen, &values::truth());
     section.set("adminListen", &mut config.admin_listen, &values::address());
-    if config.listen == Address::Tcp(config.admin_listen) && config.admin_listen.port() != 0 {
+    let admin = config.admin_listen;
+    // An address of all interfaces includes the others.
+    let is_taken = |tcp: SocketAddr| {
+        tcp.port() == admin.port()
+            && (tcp.ip() == admin.ip() || tcp.ip().is_unspecified() || admin.ip().is_unspecified())
+    };
+    if matches!(config.listen, Address::Tcp(tcp) if is_taken(tcp)) && admin.port() != 0 {
         let key = if section.has("adminListen") { "adminListen" } else { "listen" };
         section.conflict(key, "is the address of both listeners; allowed: two different ones");
     }

@@ -21,7 +21,7 @@ use super::options::{Faults, Parameters};
 use super::rejection::{as_asked, under};
 use super::undone::{Effect, Kept, Refusal, Undone};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
-use crate::event::json::EventList;
+use crate::event::json::{self, EventList};
 use crate::event::protobuf::{self, DeleteOptions as Given};
 use crate::event::{ApiGroup, Event};
 use crate::shard::{Found, Held, Lead};
@@ -367,6 +367,7 @@ fn of_query(query: Option<&str>) -> Result<Given, Status> {
 /// Decodes the options in a body. A member of a wrong type is refused: an event must not be deleted because
 /// `"dryRun": "All"` is no list.
 fn of_json(body: &[u8]) -> Result<Given, Status> {
+    json::check_values(body)?;
     let document: Option<Map<String, Value>> =
         serde_json::from_slice(body).map_err(|fault| Status::bad_request(format!("the body is not JSON: {fault}")))?;
     let document = document.unwrap_or_default();

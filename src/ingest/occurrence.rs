@@ -17,6 +17,9 @@ pub(super) struct Taken {
     pub(super) outcome: Outcome,
     /// The wait for the upstream's answer, if one was requested and the record can be written now.
     pub(super) waiting: Option<Waiting>,
+    /// The event of a batch whose client waits, with the occurrences that its total brought: if they are refused, they
+    /// are taken back.
+    pub(super) total: Option<Box<(Event, u32)>>,
 }
 
 impl Face {
@@ -53,7 +56,7 @@ impl Face {
         };
         let (accepted, waiting) = accepted.inspect_err(|_full| self.tell_full(event, occurrences, user))?;
         self.note(event, occurrences, accepted.outcome, user);
-        Ok(Taken { outcome: accepted.outcome, waiting })
+        Ok(Taken { outcome: accepted.outcome, waiting, total: None })
     }
 
     /// As [`accept`](Self::accept), for several events, each with as many occurrences as it brings. Without totals, the
@@ -86,7 +89,7 @@ impl Face {
                 Some(event) => self.note(event, 1, outcome, user),
                 None => self.0.metrics.count_outcome(outcome, 1),
             }
-            Ok(Taken { outcome, waiting: None })
+            Ok(Taken { outcome, waiting: None, total: None })
         };
         accepted.into_iter().map(taken).collect()
     }
@@ -103,7 +106,10 @@ impl Face {
         let earlier = self.earlier(event);
         // A recorder that posts its series again sends no batches.
         let brings = self.brings(event, earlier.as_ref()).max(1);
-        let taken = self.accept(event, brings, ack, user, claim)?;
+        let mut taken = self.accept(event, brings, ack, user, claim)?;
+        if ack == Ack::Written && total(event) > 1 {
+            taken.total = Some(Box::new((event.clone(), brings)));
+        }
         if earlier.is_some_and(|earlier| is_of_one_line(&earlier, event)) {
             self.0.aliases.insert(event);
         }

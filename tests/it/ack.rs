@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use eventweir::clock::Clock;
+use eventweir::event::Event;
 use serde_json::{Value, json};
 
 use super::support::app::{start, start_before};
@@ -89,6 +90,31 @@ async fn a_total_that_was_refused_while_its_client_waited_counts_when_it_is_sent
     }
     let ledger = program.stop().await.ledger;
     assert_eq!((ledger.total_written(), ledger.total_lost(), fake.shown()), (3, 3, 3));
+}
+
+/// Fault: only one occurrence of a repeated total counted, if it had come in a batch.
+#[tokio::test]
+async fn totals_of_a_batch_that_were_refused_while_its_client_waited_count_when_they_are_sent_again() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "ingest: {ack: written}\n").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    let lines = |totals: &[i32]| -> Vec<u8> {
+        let line = |total: &i32| String::from_utf8(json_of(&Event { count: *total, ..event.clone() })).unwrap() + "\n";
+        totals.iter().map(line).collect::<String>().into_bytes()
+    };
+    let mut send = async |totals: &[i32]| {
+        let ndjson = [("Content-Type", "application/x-ndjson")];
+        client.send("POST", "/eventweir/v1/events", &ndjson, &lines(totals)).await.text()
+    };
+    fake.plan(|_| Fault::Before(422));
+    assert!(send(&[3, 5]).await.contains("422"));
+    fake.plan(|_| Fault::None);
+    let refused = program.balance().ledger.total_lost();
+    let written = send(&[5]).await;
+    assert!(!written.contains("422"), "{written}");
+    let ledger = program.stop().await.ledger;
+    assert_eq!((refused, ledger.total_lost(), ledger.total_written(), fake.shown()), (5, 5, 5, 5));
 }
 
 /// Fault: a patch was answered with 200 before the upstream had refused it.

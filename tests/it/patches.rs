@@ -289,6 +289,28 @@ async fn an_event_without_an_alias_is_patched_upstream_and_not_counted() {
     assert_eq!(program.stop().await.ledger.received(), 0);
 }
 
+/// Fault: it was 404, although the patch itself was made.
+#[tokio::test]
+async fn a_dry_run_patches_an_event_that_is_not_yet_created() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "correlation: {burstSize: 1, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    client.post(&plain()).await;
+    let event = Event { reason: "Other".into(), ..plain() };
+    assert_eq!(client.post(&event).await.outcome(), Some("deferred"));
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    let mut send = async |query: &str| {
+        let body = br#"{"metadata":{"labels":{"team":"a"}}}"#;
+        let reply = client.send("PATCH", &format!("{path}{query}"), &[("Content-Type", MERGE)], body).await;
+        (reply.status, reply.json()["metadata"]["labels"]["team"].clone())
+    };
+    assert_eq!(send("?dryRun=All").await, (200, json!("a")));
+    assert!(fake.events().iter().all(|event| event.reason != "Other"));
+    assert_eq!(send("").await, (200, json!("a")));
+    assert_eq!(fake.events().iter().filter(|event| event.reason == "Other").count(), 1);
+    program.stop().await;
+}
+
 /// Fault: such a patch changed the record, and its occurrences were not counted. Clients whose texts are UTF-16 write a
 /// half of a pair where they cut a message.
 #[tokio::test]

@@ -316,6 +316,19 @@ async fn a_configuration_whose_files_cannot_be_read_is_tried_again() {
     program.stop().await;
 }
 
+/// Fault: it was not reported, neither then nor later.
+#[tokio::test(start_paused = true)]
+async fn an_invalid_file_between_loading_and_following_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "").await;
+    write(&path, "shards: none\n");
+    let following = tokio::time::timeout(Duration::from_secs(20), program.app.follow_config());
+    assert!(following.await.is_err(), "it is applied");
+    assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 0"));
+    program.stop().await;
+}
+
 /// Fault: the metric stayed at 0 if the file that could be read again had its old content.
 #[tokio::test(start_paused = true)]
 async fn a_configuration_whose_files_come_back_as_they_were_is_applied() {

@@ -80,8 +80,14 @@ metadata:
 {{- default (printf "%s-tls" (include "eventweir.fullname" . | trunc 59 | trimSuffix "-")) .Values.tls.secretName }}
 {{- end }}
 
+{{- /* Whether the listener has a certificate: of the chart, or of `config`. */}}
+{{- define "eventweir.hasTLS" -}}
+{{- $tls := dig "tls" dict (include "eventweir.config" . | fromYaml) }}
+{{- if or (dig "certFile" "" $tls) (dig "selfSigned" "dir" "" $tls) }}true{{ end }}
+{{- end }}
+
 {{- define "eventweir.url" -}}
-{{- if eq .Values.tls.mode "none" }}http{{ else }}https{{ end }}://{{ include "eventweir.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.port }}
+{{ include "eventweir.portName" . }}://{{ include "eventweir.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.port }}
 {{- end }}
 
 {{- /* Names and addresses of the certificate, as JSON. */}}
@@ -176,6 +182,10 @@ metadata:
 {{- if ne .Values.tls.mode "none" }}
 {{- $derived = mergeOverwrite $derived (dict "tls" (dict "certFile" "/etc/eventweir-tls/tls.crt" "keyFile" "/etc/eventweir-tls/tls.key")) }}
 {{- end }}
+{{- if or .Values.spool.volume .Values.spool.claim }}
+{{- /* Also a flag, for a ConfigMap of the user's. Here for who checks the configuration alone. */}}
+{{- $derived = mergeOverwrite $derived (dict "spool" (dict "dir" "/var/lib/eventweir/spool")) }}
+{{- end }}
 {{- if .Values.auth.enabled }}
 {{- $review := dict "enabled" true }}
 {{- with .Values.auth.audiences }}{{ $_ := set $review "audiences" . }}{{ end }}
@@ -256,8 +266,7 @@ metadata:
 {{- if and (not .Values.existingConfigMap) (not (include "eventweir.hasCallers" .)) (not .Values.insecureListen) }}
 {{- fail "no caller is authenticated (by auth.enabled or config.auth) and insecureListen is false: eventweir would not listen on an address that other pods reach. Enable one of them, or run it as a sidecar (deploy/)" }}
 {{- end }}
-{{- $ownTLS := or (dig "tls" "certFile" "" $config) (dig "tls" "selfSigned" "dir" "" $config) }}
-{{- if and (eq .Values.tls.mode "none") (include "eventweir.hasCallers" .) (not $ownTLS) }}
+{{- if and (include "eventweir.hasCallers" .) (not (include "eventweir.hasTLS" .)) }}
 {{- fail "auth.enabled needs TLS, and so does config.auth: without it the network can read the callers' tokens. Choose a tls.mode, or auth.enabled: false with insecureListen: true" }}
 {{- end }}
 {{- if and (ne .Values.tls.mode "none") (dig "tls" "selfSigned" "dir" "" $config) }}
@@ -289,7 +298,7 @@ metadata:
 {{- fail "rbac.impersonate.groups has system:masters, whose members may do everything" }}
 {{- end }}
 {{- if not (include "eventweir.hasCallers" .) }}
-{{- range $key, $given := dict "callerAnnotation" (dig "auth" "callerAnnotation" "" $config) "policy" (dig "auth" "policy" list $config) "sourceBinding" (dig "auth" "sourceBinding" "enabled" false $config) "subjectAccessReview" (dig "auth" "subjectAccessReview" "enabled" false $config) }}
+{{- range $key, $given := dict "callerAnnotation" (dig "auth" "callerAnnotation" "" $config) "policy" (dig "auth" "policy" list $config) "sourceBinding" (dig "auth" "sourceBinding" "enabled" false $config) "subjectAccessReview" (dig "auth" "subjectAccessReview" "enabled" false (include "eventweir.config" . | fromYaml)) }}
 {{- if $given }}
 {{- fail (printf "config.auth.%s needs authenticated callers: auth.enabled or config.auth" $key) }}
 {{- end }}
@@ -366,5 +375,5 @@ metadata:
 {{- end }}
 
 {{- define "eventweir.portName" -}}
-{{- if eq .Values.tls.mode "none" }}http{{ else }}https{{ end }}
+{{- if include "eventweir.hasTLS" . }}https{{ else }}http{{ end }}
 {{- end }}

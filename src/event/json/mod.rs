@@ -17,7 +17,7 @@ use serde_json::error::Category;
 pub(crate) use list::write_list_meta;
 pub use list::{EventList, Many, list_from_json, write_list};
 pub(super) use text::lossy;
-pub use text::{is_printable, repaired};
+pub use text::{check_values, is_printable, repaired};
 pub(super) use tree::tree;
 pub(crate) use write::{array as write_array, escape, object_meta as write_meta, text as write_text};
 pub use write::{write_item, write_json};
@@ -57,8 +57,9 @@ pub(super) fn unhandled(fault: &str) -> Box<Status> {
 ///
 /// # Errors
 /// 400 for a body that is not JSON, has members of a wrong type or too long lists, or has another kind or version. Also
-/// for strict faults if `validation` refuses them.
+/// for strict faults if `validation` refuses them. 413 for a body with too many values.
 pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Result<Decoded, Box<Status>> {
+    check_values(body)?;
     let mut pass = Pass::new(group);
     pass.elements_max = ELEMENTS_MAX;
     decode_with(pass, body, validation)

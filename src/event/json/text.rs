@@ -3,12 +3,55 @@
 
 use std::borrow::Cow;
 
+use crate::status::Status;
+
 /// Replaces each byte that is not UTF-8, and each half of a surrogate pair, by U+FFFD, as Go's decoder does.
 pub fn repaired(body: &[u8]) -> Cow<'_, str> {
     let text = std::str::from_utf8(body).map_or_else(|_invalid| Cow::Owned(lossy(body)), Cow::Borrowed);
     match without_half_pairs(&text) {
         Some(repaired) => Cow::Owned(repaired),
         None => text,
+    }
+}
+
+/// LIMIT: values of a client's document, which takes some 70 bytes for each as a tree.
+const VALUES_MAX: usize = 100_000;
+
+/// Refuses a document with more than [`VALUES_MAX`] values. Reads nothing of one that is too short for so many.
+///
+/// # Errors
+/// 413.
+pub fn check_values(json: &[u8]) -> Result<(), Box<Status>> {
+    if json.len() / 2 < VALUES_MAX || values(json) <= VALUES_MAX {
+        return Ok(());
+    }
+    let message = format!("Request entity too large: limit is {VALUES_MAX} values");
+    Err(Status::new(413, "RequestEntityTooLarge", message).into())
+}
+
+/// Returns the number of values in a JSON document. An empty object or array counts as two.
+fn values(json: &[u8]) -> usize {
+    let (mut values, mut bytes) = (1_usize, json.iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b',' | b'[' | b'{' => values = values.saturating_add(1),
+            b'"' => skip_text(&mut bytes),
+            _ => {}
+        }
+    }
+    values
+}
+
+/// Skips the rest of a text and its final quote.
+fn skip_text<'a>(bytes: &mut impl Iterator<Item = &'a u8>) {
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => return,
+            b'\\' => {
+                let _escaped = bytes.next();
+            }
+            _ => {}
+        }
     }
 }
 
@@ -98,6 +141,23 @@ fn unit(json: &str, start: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_counted_outside_texts() {
+        for (json, expected) in [
+            ("1", 1),
+            ("[1,2]", 3),
+            (r#"{"a":[{},"x"],"b":null}"#, 6),
+            (r#"{"a,[{":"\"[,{","b\\":"{"}"#, 3),
+            ("\"[", 1),
+        ] {
+            assert_eq!(values(json.as_bytes()), expected, "{json}");
+        }
+        let list = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
+        assert_eq!(check_values(list(VALUES_MAX).as_bytes()), Ok(()));
+        assert_eq!(check_values(list(VALUES_MAX + 1).as_bytes()).unwrap_err().code, 413);
+        assert_eq!(check_values(format!("\"{}\"", ",".repeat(3 << 20)).as_bytes()), Ok(()));
+    }
 
     #[test]
     fn each_byte_is_repaired_by_itself() {

@@ -9,13 +9,14 @@ use super::fields::time;
 use super::reader::{Fault, fields};
 use super::write;
 use super::writer::{bytes, message, text};
+use crate::event::json::check_values;
 use crate::event::{ELEMENTS_MAX, ManagedFields, Time};
 
 /// The field number in `ObjectMeta`.
 const NUMBER: i32 = 17;
 
-/// An entry. LIMIT: `fieldsV1` that is not JSON, or nests deeper than `serde_json` reads (128), is dropped; the
-/// apiserver makes neither.
+/// An entry. LIMIT: `fieldsV1` that is not JSON, nests deeper than `serde_json` reads (128), or has very many values, is
+/// dropped; the apiserver makes none of them.
 #[derive(Debug, Serialize, Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Entry {
@@ -61,7 +62,8 @@ fn entry(data: &[u8]) -> Result<Entry, Fault> {
             6 => entry.fields_type = field.text()?.into(),
             7 => fields(field.bytes()?, |field| match field.number {
                 1 => {
-                    let value: Option<Value> = serde_json::from_slice(field.bytes()?).ok();
+                    let json = Some(field.bytes()?).filter(|json| check_values(json).is_ok());
+                    let value: Option<Value> = json.and_then(|json| serde_json::from_slice(json).ok());
                     entry.fields_v1 = value.and_then(|value| RawValue::from_string(value.to_string()).ok());
                     Ok(())
                 }

@@ -331,24 +331,17 @@ impl Batch {
 
     /// Waits until the events have reached the requested `ack`, and appends their results to `lines`. Sends `lines`
     /// when they fill a chunk, or at the end if the client waits for them.
-    async fn answer(&mut self, results: Vec<Result>, lines: &mut Vec<u8>) -> Flow {
+    async fn answer(&mut self, mut results: Vec<Result>, lines: &mut Vec<u8>) -> Flow {
         let is_taken = results.iter().any(Result::is_ok);
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
-        // LIMIT: one request timeout for the whole piece; after it the results say how far the events have come.
-        let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
+        let fates = if self.ack == Ack::Written { self.fates(&mut results).await } else { Vec::new() };
+        let mut fates = fates.into_iter();
         lines.reserve(results.len().saturating_mul(LINE_BYTES));
         for result in results {
             self.number = self.number.saturating_add(1);
             match result {
-                Ok(Taken { outcome, waiting }) => {
-                    let fate = match waiting {
-                        Some(mut waiting) => tokio::select! {
-                            biased;
-                            fate = waiting.fate() => fate,
-                            () = &mut patience => None,
-                        },
-                        None => None,
-                    };
+                Ok(Taken { outcome, .. }) => {
+                    let fate = fates.next().flatten();
                     if let Some(Fate::Refused(refusal)) = fate {
                         failure(self.number, &refusal.status, lines);
                     } else {
@@ -370,6 +363,31 @@ impl Batch {
             return Flow::Continue(());
         }
         self.send(std::mem::take(lines)).await
+    }
+
+    /// Waits for the upstream's answers to the accepted events of a piece. What it refuses of a total is taken back,
+    /// because the client sends the total again.
+    async fn fates(&self, results: &mut [Result]) -> Vec<Option<Fate>> {
+        // LIMIT: one request timeout for the whole piece; after it the results say how far the events have come.
+        let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
+        let mut fates = Vec::with_capacity(results.len());
+        for Taken { waiting, .. } in results.iter_mut().flatten() {
+            fates.push(match waiting {
+                Some(waiting) => tokio::select! {
+                    biased;
+                    fate = waiting.fate() => fate,
+                    () = &mut patience => None,
+                },
+                None => None,
+            });
+        }
+        // The last one first: a total was compared with those before it.
+        for (fate, taken) in fates.iter().rev().zip(results.iter().flatten().rev()) {
+            if let (Some(Fate::Refused(_)), Some(total)) = (fate, &taken.total) {
+                self.face.take_back(&total.0, total.1);
+            }
+        }
+        fates
     }
 
     /// Refuses the rest of a request that cannot be read on.

@@ -108,6 +108,7 @@ fn correlates(face: &Face, namespace: &str, name: &str) -> bool {
 /// Returns whether a patch of this media type sets the count or the series.
 pub(super) fn line_of(media: &str, body: &Bytes) -> Line {
     match PatchType::named(media) {
+        Some(_) if json::check_values(body).is_err() => Line::Unstated,
         Some(patch_type) => plain::stated(&ClientPatch { patch_type, body: body.clone() }).0,
         None => apply::line_of(body),
     }
@@ -126,6 +127,8 @@ async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPat
     };
     let form = asked.form(face)?;
     let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
+    let too_large = |status| Rejection::new(RejectReason::TooLarge, status);
+    json::check_values(&body).map_err(too_large)?;
     let repaired = match json::repaired(&body) {
         Cow::Owned(text) => Some(text),
         Cow::Borrowed(_) => None,

@@ -41,9 +41,20 @@ async fn on_record(
     let told = face.0.aliases.get(namespace, name);
     let found = told.as_ref().and_then(|told| shards.find_named(told, Lead::Alias));
     let held = if options.dry_run { None } else { face.hold(options.writer.group, namespace, name).await? };
+    // Not yet created upstream. A client can patch an event whose create was answered with 201.
+    let unstored = |status: Status| {
+        let unstored = told.as_ref().and_then(|told| shards.find_named(told, Lead::Unstored));
+        unstored.and_then(|found| found.unsettled).ok_or(status)
+    };
     let Some(held) = held else {
         let stored_name = found.map_or_else(|| name.into(), |found| found.name);
-        let patched = upstream.patch(namespace, &stored_name, &renamed(patch, name, &stored_name), options).await;
+        let patch = renamed(patch, name, &stored_name);
+        let patched = match upstream.patch(namespace, &stored_name, &patch, options).await {
+            Err(status) if status.code == 404 && options.dry_run => {
+                write_patched(face, &unstored(status)?, &patch, options).await
+            }
+            answer => answer,
+        };
         return patched.map_err(|status| under(name, &stored_name, status));
     };
     let stored_name = held.name();
@@ -51,10 +62,7 @@ async fn on_record(
     let mut owed_total = None;
     let (patched, line) = match upstream.patch(namespace, &stored_name, &patch, options).await {
         Err(status) if status.code == 404 => {
-            // Not yet created upstream. A client can patch an event whose create was answered with 201.
-            let owed = told.as_ref().and_then(|told| shards.find_named(told, Lead::Unstored));
-            let owed = owed.and_then(|found| found.unsettled);
-            let owed = owed.ok_or(status)?;
+            let owed = unstored(status)?;
             owed_total = Some(aliases::total(&owed));
             (write_patched(face, &owed, &patch, options).await, Line::Created)
         }

@@ -125,6 +125,7 @@ struct Request {
     name: String,
     event: Option<Event>,
     reading: Reading,
+    dry_run: bool,
     /// A patch and its options.
     patch: Option<(ClientPatch, PatchOptions)>,
 }
@@ -437,8 +438,8 @@ impl FakeApiserver {
             }
             Method::GET => state.store.get(namespace, name, now)?,
             Method::PUT => {
-                let options =
-                    UpdateOptions { writer: Writer { manager: "fake".into(), group: request.group }, dry_run: false };
+                let writer = Writer { manager: "fake".into(), group: request.group };
+                let options = UpdateOptions { writer, dry_run: request.dry_run };
                 state.store.replace(request.event.clone().unwrap(), &options, now)?.event
             }
             Method::DELETE if name.is_empty() => {
@@ -503,21 +504,21 @@ impl Request {
         let event = has_event.then(|| json::decode(group, &body, FieldValidation::Strict).unwrap().event);
         let name = event.as_ref().map(|event| event.metadata.name.to_string());
         let name = name.or_else(|| parts.next().map(str::to_owned)).unwrap_or_default();
+        let query = head.uri.query().unwrap_or_default();
+        let dry_run = query.contains("dryRun=All");
         let patch = (*method == Method::PATCH).then(|| {
             // An apply is carried out as a merge patch, which is enough for the tests.
             let content_type = head.headers["content-type"].to_str().unwrap();
             let is_apply = content_type == "application/apply-patch+yaml";
             let patch_type = if is_apply { PatchType::Merge } else { PatchType::named(content_type).unwrap() };
-            let dry_run = head.uri.query().is_some_and(|query| query.contains("dryRun=All"));
             let writer = Writer { manager: "fake".into(), group };
             let options = PatchOptions { writer, dry_run, validation: FieldValidation::Warn };
             (ClientPatch { patch_type, body }, options)
         });
-        let query = head.uri.query().unwrap_or_default();
         let manager =
             query.split('&').find_map(|pair| pair.strip_prefix("fieldManager=")).unwrap_or_default().to_owned();
         let reading = Reading::read(group, query);
-        Self { group, manager, namespace, name, event, reading, patch }
+        Self { group, manager, namespace, name, event, reading, dry_run, patch }
     }
 }
 

@@ -68,8 +68,21 @@ impl Outbox {
     /// Sends no further write of this record until [`resume`](Self::resume) or [`forget`](Self::forget). A request in
     /// flight continues. Pauses of one record are counted.
     pub fn pause(&mut self, id: RecordId) {
-        *self.paused.entry(id).or_insert(0) += 1;
+        self.paused.entry(id).or_default().count += 1;
         self.unqueue(id);
+    }
+
+    /// Sets aside a watch event of a paused record. The client's own change appears in the watch too, and is followed with
+    /// the waiting occurrences that it includes. Returns `false` if the record is not paused.
+    pub fn set_aside(&mut self, id: RecordId, event: &Event) -> bool {
+        let Some(pause) = self.paused.get_mut(&id) else { return false };
+        pause.news = Some(Box::new(event.clone()));
+        true
+    }
+
+    /// Returns what was set aside: after the pause, it is learned.
+    pub fn take_aside(&mut self, id: RecordId) -> Option<Box<Event>> {
+        self.paused.get_mut(&id)?.news.take()
     }
 
     /// Whether a request of this record is in flight.
@@ -118,6 +131,8 @@ impl Outbox {
     /// Ends a pause after a client has deleted the record: removes it with all that it owes. An answer in flight has no
     /// effect any more. Returns the lost occurrences, and the tickets of clients that waited for them.
     pub fn forget(&mut self, id: RecordId, now: Now) -> (Occurrences, Vec<Ticket>) {
+        // The watch event is older than the deletion.
+        drop(self.take_aside(id));
         self.end_pause(id);
         self.unqueue(id);
         let lost = self.records.get(&id).map(|record| record.waiting()).unwrap_or_default();
@@ -216,9 +231,9 @@ impl Outbox {
 
     /// Ends one pause. Returns whether another one remains.
     fn end_pause(&mut self, id: RecordId) -> bool {
-        let Some(pauses) = self.paused.get_mut(&id) else { return false };
-        *pauses -= 1;
-        if *pauses == 0 {
+        let Some(pause) = self.paused.get_mut(&id) else { return false };
+        pause.count -= 1;
+        if pause.count == 0 {
             self.paused.remove(&id);
             return false;
         }

@@ -59,6 +59,9 @@ impl Outbox {
     /// Applies that the upstream, at `version`, no longer holds the record: its next write creates it with its running count.
     /// Ignored if an answer has shown a newer version, because the record was created again.
     pub fn learn_gone(&mut self, id: RecordId, version: &str, now: Now) -> Learned {
+        if let Some(pause) = self.paused.get_mut(&id) {
+            pause.news.take_if(|news| !is_newer(&news.metadata.resource_version, version));
+        }
         let Some(record) = self.records.get(&id) else { return Learned::Absent };
         let Stand::On(held) = &record.stand else { return Learned::Ignored };
         let is_news = version == held.version || is_newer(version, &held.version);

@@ -109,7 +109,7 @@ pub struct Outbox {
     budget_count: Share,
     tickets: Tickets,
     forgotten: Vec<Forgotten>,
-    /// Paused records with the number of pauses: one per DELETE or PUT in progress.
+    /// Paused records, by the DELETEs and PUTs in progress.
     paused: Paused,
     jitter: fastrand::Rng,
     next_digest: u64,
@@ -121,8 +121,17 @@ pub struct Outbox {
     draining: bool,
 }
 
-/// Paused records with the number of pauses.
-type Paused = HashMap<RecordId, u32, foldhash::fast::FixedState>;
+/// The pauses of a record.
+#[derive(Debug, Default)]
+struct Pause {
+    /// One per DELETE or PUT in progress.
+    count: u32,
+    /// The newest watch event since the first one began.
+    news: Option<Box<Event>>,
+}
+
+/// Paused records.
+type Paused = HashMap<RecordId, Pause, foldhash::fast::FixedState>;
 
 /// Capacity of a queue below which memory is not released.
 const ROOMY: usize = 1024;

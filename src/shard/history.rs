@@ -70,6 +70,9 @@ impl Shard {
         self.read_lines(event);
         let count = outbox::count(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
+            if self.outbox.set_aside(handle.record, event) {
+                return false;
+            }
             if self.outbox.arrive(handle.record) {
                 self.settle(handle.record, Answer::Stored(Box::new(event.clone())), now);
                 return true;
@@ -256,11 +259,7 @@ mod tests {
                 };
                 let name = event.metadata.name.clone();
                 assert!(event.metadata.rare.as_ref().unwrap().annotations.values().all(|value| value.len() < 100));
-                shard.settle(
-                    record,
-                    Answer::Stored(Box::new(Event { metadata: event.metadata.clone(), ..*event })),
-                    now,
-                );
+                shard.settle(record, Answer::Stored(event), now);
                 name
             };
             for (message, is_combined) in [("a", false), ("b", true)] {

@@ -277,7 +277,12 @@ impl Held {
 
     /// Follows a replacement of the record by `stored`; see [`Shard::follow`].
     pub fn follow(mut self, stored: &Event, line: Line) {
-        let awaited = self.end(|shard, handle, now| shard.follow(handle, stored, line, now));
+        let mut news = None;
+        let awaited = self.end(|shard, handle, now| {
+            news = shard.outbox.take_aside(handle.record);
+            shard.follow(handle, stored, line, now)
+        });
+        news.inspect(|event| self.shards.learn(event));
         self.shards.answer(awaited.into_iter().map(|ticket| (ticket, Fate::Written(Box::new(stored.clone())))));
         self.shards.wake();
     }
@@ -293,7 +298,12 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.shards.with(self.shard, |shard, now| shard.release(&self.handle, now));
+            let news = self.shards.with(self.shard, |shard, now| {
+                let news = shard.outbox.take_aside(self.handle.record);
+                shard.release(&self.handle, now);
+                news
+            });
+            news.inspect(|event| self.shards.learn(event));
             self.shards.wake();
         }
     }
@@ -504,6 +514,35 @@ mod tests {
         shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1), "").unwrap();
         shards.learn(&Event { count: 1, ..stored });
         assert_eq!([next(), next()], [Some(("written", "", 1)), None]);
+    }
+
+    /// Fault: what the PUT includes counted twice. The watch had shown it before its answer, as another writer's part.
+    #[test]
+    fn a_replacement_that_the_watch_shows_before_its_answer_counts_once() {
+        for (stated, is_followed) in [(5, true), (5, false), (1, false)] {
+            let settings = shard::Settings::default();
+            let clock = Clock::manual(1_000_000_000);
+            let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, KeySecret(1, 2), 1);
+            let now = Now::at(1_000_000_000);
+            shards.with(0, |shard, _| shard.identify("me"));
+            shards.accept(event("a"), 1).unwrap();
+            let mut put = shards.with(0, |shard, _| shard.write_all(now)).pop().unwrap();
+            shards.accept(event("a"), 4).unwrap();
+            let held = shards.hold(&put, "a", Lead::Name).unwrap();
+            (put.count, put.metadata.resource_version) = (stated, "6".into());
+            shards.learn(&put);
+            if is_followed {
+                held.follow(&put, Line::Stated);
+            } else {
+                drop(held);
+            }
+            let written = shards.with(0, |shard, _| shard.write_all(Now::at(3_600_000_000_000)));
+            let counts: Vec<i32> = written.iter().map(|event| event.count).collect();
+            // Without an answer, it may have been another writer's.
+            let expected = if is_followed { vec![] } else { vec![stated + 4] };
+            assert_eq!(counts, expected, "{stated} {is_followed}");
+            assert!(shards.balance().is_exact());
+        }
     }
 
     /// Fault: the retry patched it again, and restored a record that another writer had deleted.

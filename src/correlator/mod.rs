@@ -38,6 +38,9 @@ use crate::event::Event;
 /// name counts on a record with a name of eventweir's. client-go's names have at most 270 bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 
+/// LIMIT: observations, from the one used last, among which one is searched by its name. A source has 4,096 by default.
+const SCANNED_MAX: usize = 10_000;
+
 /// Identity of a record inside one shard; never reused while the process lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId(pub u64);
@@ -174,8 +177,8 @@ impl Correlator {
         if is_combined { [keys.aggregate, keys.event] } else { [keys.event, keys.aggregate] }
     }
 
-    /// Returns the records that may stand for `event`: the one it would count on first. The two are its own and its
-    /// group's.
+    /// Returns the records that may stand for `event`: the one it would count on first. They are its own, its group's, and
+    /// that of its name if it is a combined event of `suppression: drop`.
     pub fn candidates(&self, event: &Event, now: Now, settings: &Settings) -> Vec<Candidate<'_>> {
         if settings.correlation == Correlation::Off {
             return Vec::new();
@@ -193,7 +196,18 @@ impl Correlator {
             let counts = if key == keys.aggregate { of_group } else { Counts::Yes };
             Some(Candidate { key, observation: self.observation(key)?, counts })
         };
-        in_order.into_iter().filter_map(candidate).collect()
+        let mut candidates: Vec<_> = in_order.into_iter().filter_map(candidate).collect();
+        // It lacks the reporting fields, which are a part of the key that it is counted under.
+        if settings.suppression == Suppression::Drop && event.message.starts_with(settings.message_prefix.as_str()) {
+            let namespace = history::namespace_tag(&event.metadata.namespace);
+            let is_named = |observation: &Observation| {
+                (&observation.name, observation.namespace) == (&event.metadata.name, namespace)
+                    && observation.count != 0
+            };
+            let named = self.observations.iter().take(SCANNED_MAX).find(|(_, observation)| is_named(observation));
+            candidates.extend(named.map(|(key, observation)| Candidate { key: *key, observation, counts: Counts::No }));
+        }
+        candidates
     }
 
     /// Decides about `occurrences` equal occurrences of `event`, which has these `keys`, at `now`. Changes `event` to

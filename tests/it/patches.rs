@@ -311,6 +311,22 @@ async fn a_dry_run_patches_an_event_that_is_not_yet_created() {
     program.stop().await;
 }
 
+/// Fault: their tree took some seventy times the memory of the body.
+#[tokio::test]
+async fn a_patch_or_a_delete_of_very_many_values_is_refused() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let event = plain();
+    client.post(&event).await;
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    let values = format!("{{\"x\":[{}1]}}", "1,".repeat(200_000));
+    for (method, media) in [("PATCH", MERGE), ("PATCH", STRATEGIC), ("DELETE", "application/json")] {
+        let refused = client.send(method, &path, &[("Content-Type", media)], values.as_bytes()).await;
+        assert_eq!(refused.status, 413, "{method} {media}: {}", refused.text());
+    }
+    program.stop().await;
+}
+
 /// Fault: such a patch changed the record, and its occurrences were not counted. Clients whose texts are UTF-16 write a
 /// half of a pair where they cut a message.
 #[tokio::test]

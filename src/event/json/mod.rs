@@ -57,9 +57,8 @@ pub(super) fn unhandled(fault: &str) -> Box<Status> {
 ///
 /// # Errors
 /// 400 for a body that is not JSON, has members of a wrong type or too long lists, or has another kind or version. Also
-/// for strict faults if `validation` refuses them. 413 for a body with too many values.
+/// for strict faults if `validation` refuses them.
 pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Result<Decoded, Box<Status>> {
-    check_values(body)?;
     let mut pass = Pass::new(group);
     pass.elements_max = ELEMENTS_MAX;
     decode_with(pass, body, validation)

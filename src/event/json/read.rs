@@ -16,7 +16,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use super::text::quoted;
+use super::text::{check_values, quoted};
 use crate::event::schema::{Member, Object, with_access};
 use crate::event::{ApiGroup, EventSeries, ManagedFields, MicroTime, ObjectReference, Time, cut};
 
@@ -315,8 +315,8 @@ fn whole_number<'de, D: Deserializer<'de>, N: FromStr>(from: D) -> Result<Option
     }
 }
 
-/// Decodes any list and keeps it as text. LIMIT: a list that nests deeper than `serde_json` reads (128) is dropped; the
-/// API server makes none that deep.
+/// Decodes any list and keeps it as text. LIMIT: a list that nests deeper than `serde_json` reads (128), or has very many
+/// values, is dropped; the API server makes no such list.
 impl Read for ManagedFields {
     fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error> {
         let given = <&RawValue>::deserialize(from)?.get();
@@ -328,7 +328,8 @@ impl Read for ManagedFields {
         if elements.map_or(0, |elements| elements.len()) > seed.pass.elements_max {
             return Err(too_many(seed.pass.elements_max));
         }
-        let value: Option<Value> = serde_json::from_str(given).unwrap_or_default();
+        let given = Some(given).filter(|given| check_values(given.as_bytes()).is_ok());
+        let value: Option<Value> = given.and_then(|given| serde_json::from_str(given).unwrap_or_default());
         *seed.into = value.map(|value| value.to_string().into());
         Ok(())
     }

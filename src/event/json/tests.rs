@@ -124,6 +124,17 @@ fn lists_in_metadata_have_a_limit_in_clients_bodies() {
     }
 }
 
+/// Fault: their tree took some seventy times the memory of the body.
+#[test]
+fn managed_fields_with_very_many_values_are_dropped() {
+    let decoded = |values| {
+        let body = format!(r#"{{"metadata":{{"managedFields":[[{}]]}}}}"#, vec!["1"; values].join(","));
+        let decoded = decode(ApiGroup::Core, body.as_bytes(), FieldValidation::Warn).unwrap();
+        decoded.event.metadata.managed_fields.map_or(0, |fields| fields.len())
+    };
+    assert_eq!([decoded(90_000), decoded(200_000)], [180_003, 0]);
+}
+
 #[test]
 fn invalid_json_is_reported_with_line_and_column() {
     refused("", "the body is not JSON: EOF while parsing a value at line 1 column 0");

@@ -46,6 +46,8 @@ pub(crate) enum Fault {
     LateBefore(u16, u64),
     /// A Status with this code; carried out.
     After(u16),
+    /// Carried out, and answered a second later.
+    Slow,
     /// No answer; carried out.
     HangAfter,
     /// No answer; not carried out.
@@ -347,6 +349,11 @@ impl FakeApiserver {
             Fault::After(code) => {
                 let _done = answer();
                 Ok(respond(Err(told(code))))
+            }
+            Fault::Slow => {
+                let answer = answer();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Ok(respond(answer))
             }
             Fault::HangAfter => {
                 let _done = answer();

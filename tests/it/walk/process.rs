@@ -238,13 +238,19 @@ impl Process {
     }
 
     pub(super) async fn send(&self, method: &str, path: &str, content_type: &str, body: String) -> Reply {
-        let request = Request::builder().method(method).uri(path).header("Content-Type", content_type);
-        let request = request.header("Host", "localhost").body(Body::from(body)).unwrap();
-        let Ok(response) = self.face.service(Origins::any_host()).oneshot(request).await;
-        let (head, body) = response.into_parts();
-        let body = body.collect().await.unwrap().to_bytes();
-        let text = String::from_utf8(body.to_vec()).unwrap();
-        Reply { status: head.status.as_u16(), is_warned: head.headers.contains_key("warning"), text }
+        send(self.face.clone(), method, path, content_type, body).await
+    }
+
+    /// As `send`, but the watch shows what the upstream has done before its answer.
+    pub(super) async fn send_and_watch(&mut self, method: &str, path: &str, content_type: &str, body: String) -> Reply {
+        let mut sending = std::pin::pin!(send(self.face.clone(), method, path, content_type, body));
+        loop {
+            tokio::select! {
+                biased;
+                reply = &mut sending => return reply,
+                () = tokio::time::sleep(Duration::from_millis(100)) => self.watch(),
+            }
+        }
     }
 
     /// Returns a list of the only document of `explain` about an object; empty without one.
@@ -389,4 +395,14 @@ impl Process {
         while self.tasks.join_next().await.is_some() {}
         balance
     }
+}
+
+async fn send(face: Face, method: &str, path: &str, content_type: &str, body: String) -> Reply {
+    let request = Request::builder().method(method).uri(path).header("Content-Type", content_type);
+    let request = request.header("Host", "localhost").body(Body::from(body)).unwrap();
+    let Ok(response) = face.service(Origins::any_host()).oneshot(request).await;
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    Reply { status: head.status.as_u16(), is_warned: head.headers.contains_key("warning"), text }
 }

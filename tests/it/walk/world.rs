@@ -70,6 +70,9 @@ impl World {
             if seen.method == Method::DELETE {
                 return planned_of_deletes.lock().take().unwrap_or(Fault::None);
             }
+            if seen.method == Method::PUT {
+                return Fault::Slow;
+            }
             let is_write = [Method::POST, Method::PATCH].contains(&seen.method);
             let fault = if is_write { planned.lock().pop_front() } else { None };
             if let (&Method::POST, Some(Fault::LateAfter(seconds))) = (&seen.method, fault) {
@@ -111,13 +114,17 @@ impl World {
         self.processes[replica].as_ref().unwrap()
     }
 
+    pub(super) fn process_mut(&mut self, replica: usize) -> &mut Process {
+        self.processes[replica].as_mut().unwrap()
+    }
+
     pub(super) fn running(&self) -> impl Iterator<Item = &Process> {
         self.processes.iter().flatten()
     }
 
     /// Reads the changes of the upstream at a process.
     pub(super) fn watch(&mut self, replica: usize) {
-        self.processes[replica].as_mut().unwrap().watch();
+        self.process_mut(replica).watch();
     }
 
     /// Takes a process that is about to end.

@@ -163,7 +163,11 @@ impl Walk {
                 ("PATCH", APPLY, format!("{path}?fieldManager=me"), body)
             }
         };
-        let reply = self.process(replica).send(method, &path, content_type, body.to_string()).await;
+        let (process, body) = (self.world.process_mut(replica), body.to_string());
+        let reply = match form {
+            Form::Strategic => process.send_and_watch(method, &path, content_type, body).await,
+            Form::Merge | Form::Json | Form::Apply | Form::Put => process.send(method, &path, content_type, body).await,
+        };
         assert_eq!(reply.status, 200, "{name}: {}", reply.text);
         self.account.set(name, kind, count, stored);
     }

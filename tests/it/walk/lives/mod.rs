@@ -182,7 +182,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(replica, name, posts, answer)| Step::Delete { replica, name, posts, answer }),
         2 => (replica(), name()).prop_map(|(replica, name)| Step::Move { replica, name }),
         2 => (replica(), name(), form()).prop_map(|(replica, name, form)| Step::Label { replica, name, form }),
-        1 => (name(), 0..4_usize, set, form())
+        2 => (name(), 0..4_usize, set, form())
             .prop_map(|(name, posts, set, form)| Step::Set { name, posts, set, form }),
         5 => prop::sample::select(vec![1, 20, 700, 3_000, 11_000, 70_000])
             .prop_map(|milliseconds| Step::Pass { milliseconds }),

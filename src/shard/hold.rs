@@ -198,10 +198,8 @@ impl Shards {
         let policy = self.policy();
         let (secret, namespace) = (self.0.secret, &event.metadata.namespace);
         let source = secret.source(event);
-        let hold = |index| Some((index, self.with(index, |shard, now| shard.hold(event, name, lead, now, &policy))?));
-        // A storm record of an earlier process is in the shard of its source.
-        let elsewhere = || if is_storm(event) { hold(self.shard_of_source(source)) } else { None };
-        let (shard, handle) = hold(self.shard_of(event)).or_else(elsewhere)?;
+        let shard = self.shard_of(event);
+        let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
         let line = secret.line(source, namespace, name, line_checksum(event));
         Some(Held { shards: self.clone(), shard, handle, has_ended: false, lead, line })
     }

@@ -109,20 +109,22 @@ impl Shards {
     /// Restores a record of an earlier process.
     pub fn restore(&self, entry: Entry) {
         let policy = self.policy();
-        let shard = self.shard_of_source(entry.source);
+        // Its source is its group's key.
+        let shard = if entry.kind == Kind::Storm { HOME } else { self.shard_of_source(entry.source) };
         self.with(shard, |shard, now| shard.restore(entry, now, &policy));
         self.wake();
     }
 
     /// Returns an entry under the keys of this process. A record with a repaired message gets that message's keys. The
-    /// keys of a digest or storm record are its budget's, which begins again.
+    /// budget of a digest or storm record begins again.
     #[must_use]
     pub fn rekeyed(&self, mut entry: Entry) -> Entry {
+        let (secret, policy) = (self.0.secret, self.policy());
+        entry.source = secret.source(&entry.event);
         if !entry.kind.folds() {
-            let (secret, policy) = (self.0.secret, self.policy());
             let fold = if entry.kind == Kind::Combined { Fold::Combined } else { Fold::Counted };
             let (key, spam) = secret.of_record(&entry.event, fold, policy.select(&entry.event));
-            (entry.source, entry.key) = (secret.source(&entry.event), key);
+            entry.key = key;
             entry.budget = entry.budget.map(|_| spam);
         }
         entry
@@ -143,10 +145,10 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::correlator::KeySecret;
-    use crate::event::Event;
-    use crate::outbox::{Answer, Applied, Fault, Request, Retry};
-    use crate::shard;
+    use crate::correlator::{Key, KeySecret};
+    use crate::event::{Event, RareMeta};
+    use crate::outbox::{Answer, Applied, DIGEST_REASON, Fault, Occurrences, Request, Retry, STORM_MARK, WrittenAs};
+    use crate::shard::{self, Lead};
 
     fn stored(version: &str, count: i32) -> Event {
         let mut event = Event { count, reason: "BackOff".into(), ..Event::default() };
@@ -199,6 +201,56 @@ mod tests {
         assert_eq!((held.count, exact.owes()), (3, false));
         assert_eq!((exact.balance().ledger.total_written(), exact.balance().is_exact()), (3, true));
     }
+
+    /// Fault: a client's DELETE did not find it, and its next write created the deleted event again.
+    #[test]
+    fn a_restored_storm_record_or_digest_is_found_by_its_name() {
+        let count = NonZeroUsize::new(8).unwrap();
+        let owing = |kind, source: u128, secret| {
+            let clock = Clock::manual(1_000_000_000);
+            let shards = Shards::new(count, &shard::Settings::default(), Policy::default(), clock, secret, 1);
+            let mut event = stored("5", 3);
+            if kind == Kind::Storm {
+                let annotations = [(STORM_MARK.into(), "Pod".into())].into();
+                event.metadata.rare = Some(Box::new(RareMeta { annotations, ..RareMeta::default() }));
+            } else {
+                event.reason = DIGEST_REASON.into();
+            }
+            let owed = Occurrences::of(WrittenAs::Created, 1);
+            let (source, key, budget) = (Key(source << 64), Key(0), None);
+            let (later, tag, lines) = (Occurrences::default(), "me.1".into(), Vec::new());
+            let (settled, carried, later_lines) = (2, 0, Vec::new());
+            let entry = Entry {
+                source,
+                key,
+                budget,
+                kind,
+                event,
+                stored: true,
+                tag,
+                settled,
+                owed,
+                later,
+                carried,
+                may_be_deleted: false,
+                lines,
+                later_lines,
+            };
+            (shards, entry)
+        };
+        for source in 0..8 {
+            let (shards, entry) = owing(Kind::Storm, source, KeySecret(1, 2));
+            let event = entry.event.clone();
+            shards.restore(entry);
+            assert!(shards.hold(&event, "a", Lead::Name).is_some(), "{source}");
+            // The spool has the keys of another secret.
+            let (shards, entry) = owing(Kind::Digest, source, KeySecret(3, 4));
+            let event = entry.event.clone();
+            shards.restore(shards.rekeyed(entry));
+            assert!(shards.hold(&event, "a", Lead::Name).is_some(), "{source}");
+        }
+    }
+
     /// Fault: this was told by the message, although a rule may have another prefix now, and an event of a client may
     /// begin with it.
     #[test]

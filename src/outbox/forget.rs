@@ -158,6 +158,8 @@ impl Outbox {
         (record.pending, record.later) = (Occurrences::default(), Occurrences::default());
         record.total = record.settled();
         record.stand = Stand::Waiting { until, then: Then::Delete };
+        // Its deletion waits for no token, and takes none from what is to be shown.
+        (record.paid, record.has_passed) = (true, true);
         record.phase = Phase::Backoff(until);
         self.set_record_timer(id);
     }
@@ -244,7 +246,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::correlator::Settled;
+    use crate::correlator::{Rate, Settled};
     use crate::outbox::{Answer, Applied, Fault, Offer, Request, Retry, Settings};
 
     fn stored(version: &str, count: i32) -> Answer {
@@ -309,6 +311,34 @@ mod tests {
             let settled = read.feedback.map(|feedback| feedback.settled);
             assert!(matches!(settled, Some(Settled::Stored { count_moved: 0, .. })), "{is_put}: {settled:?}");
         }
+    }
+
+    /// Fault: the deleted event stayed, because the deletion of its late create waited for a token of an empty budget.
+    #[test]
+    fn the_deletion_of_a_late_create_waits_for_no_token() {
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        outbox.identify("me");
+        let at = |second: i64| Now::at(second * 1_000_000_000);
+        let rate = Some(Rate { qps: 0.0, burst: 1 });
+        outbox.offer(Offer::of(1, rate), Event { count: 1, ..Event::default() }, at(0));
+        let write = outbox.next_write(at(0)).unwrap();
+        let (id, Request::Create { event, .. }) = (write.record, write.request) else { unreachable!("it is new") };
+        let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        outbox.settle(id, Answer::Retry(retry), at(0));
+        // The second try finds the first one's event.
+        assert!(matches!(outbox.next_write(at(2)).unwrap().request, Request::Create { .. }));
+        outbox.settle(id, Answer::Exists, at(2));
+        assert!(matches!(outbox.next_write(at(2)).unwrap().request, Request::Read { .. }));
+        let mut object = *event;
+        object.metadata.resource_version = "1".into();
+        outbox.settle(id, Answer::Stored(Box::new(object.clone())), at(2));
+        outbox.pause(id);
+        outbox.forget(id, at(10));
+        assert!(matches!(outbox.next_write(at(100)).unwrap().request, Request::Read { .. }));
+        outbox.settle(id, Answer::Stored(Box::new(object)), at(100));
+        assert!(matches!(outbox.next_write(at(100)).unwrap().request, Request::Delete { .. }));
+        outbox.settle(id, Answer::Missing, at(101));
+        assert_eq!((outbox.next_write(at(1000)), outbox.record_count()), (None, 0));
     }
 
     /// Fault: after a client's PUT, nothing was known of the create in limbo, which restored the event after a DELETE. A

@@ -561,7 +561,8 @@ impl Record {
     /// left.
     pub(super) fn changes_group(&self, rate: Option<Rate>) -> bool {
         let is_free = self.paid && !matches!(self.phase, Phase::Staged(_));
-        self.group.and_then(|group| group.rate) != rate && (rate.is_none() || !is_free)
+        let known = self.group.and_then(|group| group.rate);
+        known != rate && (rate.is_none() || known.is_some() || !is_free)
     }
 
     /// Ends a write: the next one pays again, a token of its own budget, of its group and of the ceiling, and its tries

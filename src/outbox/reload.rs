@@ -106,7 +106,7 @@ mod tests {
     use crate::clock::Now;
     use crate::correlator::{Field, KeySecret, Matches, Pattern, Policy, Rate, Rule, Settings, Suppression};
     use crate::event::Event;
-    use crate::outbox::{self, GroupSettings};
+    use crate::outbox::{self, Answer, GroupSettings, Request};
     use crate::shard::{self, Shard};
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -212,6 +212,22 @@ mod tests {
         });
         let soon = folding(32, HOUR, Duration::ZERO);
         assert_eq!(reloaded(pods, (&soon, &slow), (&soon, &ruled)), (vec![1; 2], vec![6]));
+    }
+
+    /// Fault: what came while a write was in flight waited for a token at the rate of the old rules.
+    #[test]
+    fn what_comes_during_a_write_follows_the_new_rate_of_its_group() {
+        let same = settings(outbox::Settings::default());
+        let [slow, fast] = [0.0, 1.0].map(|qps| policy(25, 1.0, Some(Rate { qps, burst: 1 })));
+        let mut shard = Shard::new(KeySecret(1, 2), same.clone(), 1);
+        report(&mut shard, of_one_object(1), &slow, 1);
+        let write = shard.next_write(at(1)).unwrap();
+        let Request::Create { event, .. } = write.request else { unreachable!("it is new") };
+        report(&mut shard, of_one_object(1), &slow, 1);
+        shard.reload(same, &slow, &fast, at(2));
+        shard.settle(write.record, Answer::Stored(event), at(3));
+        // The bucket turns to the new rate when it is next asked for a token.
+        assert_eq!((written(&mut shard, at(10)), written(&mut shard, at(11))), (vec![], vec![2]));
     }
 
     /// Fault: a record that was repeated without a pause kept the budget of the old spam key.

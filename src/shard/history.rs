@@ -8,6 +8,7 @@ use foldhash::quality::RandomState;
 
 use super::Shard;
 use super::hold::Lead;
+use super::storms::is_storm;
 use crate::clock::Now;
 use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, namespace_tag};
 use crate::event::Event;
@@ -98,9 +99,9 @@ impl Shard {
         false
     }
 
-    /// Adopts a record that this process does not know.
+    /// Adopts a record that this process does not know, but no storm record: its key changes with each write.
     fn adopt(&mut self, event: &Event, count: i32, settings: &crate::correlator::Settings) {
-        if count < 1 || self.tracked_keys.all() >= self.settings.max_tracked_keys.get() {
+        if count < 1 || is_storm(event) || self.tracked_keys.all() >= self.settings.max_tracked_keys.get() {
             return;
         }
         let source = self.secret.source(event);

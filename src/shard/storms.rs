@@ -118,3 +118,24 @@ impl Shards {
         self.look(self.shard_of(event), |shard| shard.outbox.would_fold(event))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlator::{KeySecret, Policy};
+    use crate::shard;
+
+    /// Fault: each write of it was tracked under a key of its own, until there was no room for what repeats.
+    #[test]
+    fn a_storm_record_of_another_process_is_not_tracked() {
+        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+        for version in 5..15_i32 {
+            let mut storm =
+                Event { count: version, message: format!("storm: {version} events").into(), ..Event::default() };
+            (storm.metadata.name, storm.metadata.resource_version) = ("shop.1".into(), version.to_string().into());
+            storm.metadata.rare.get_or_insert_default().annotations.insert(STORM_MARK.into(), "Pod".into());
+            shard.learn(&storm, Now::at(1_000_000_000), &Policy::default());
+        }
+        assert_eq!(shard.sizes().tracked_keys, 0);
+    }
+}

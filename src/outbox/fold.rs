@@ -88,14 +88,15 @@ impl Outbox {
         if is_beyond { budget.folds_from(&self.journal, &self.paused) } else { None }
     }
 
-    /// Folds the never-written records of a budget that have reached the maximum age.
+    /// Folds the never-written records of a budget that have reached the maximum age, if there are more than it has
+    /// tokens. The digest takes a token, and one record stays for each of the others.
     pub(super) fn fold_aged(&mut self, id: BudgetId, now: Now) {
         let Some(budget) = self.budgets.peek(&id.0).filter(|budget| self.may_fold(budget, now.mono)) else { return };
-        let max_age = self.settings.digest_max_age;
-        let aged: Vec<Order> = budget.foldable().filter(|order| order.since.after(max_age) <= now.mono).collect();
-        // If there are enough tokens, the records are written as they are.
-        if aged.len() > budget.tokens(now.mono) {
-            self.fold(Home::Budget(id), &aged, now);
+        let (max_age, tokens) = (self.settings.digest_max_age, budget.tokens(now.mono));
+        let mut aged: Vec<Order> = budget.foldable().filter(|order| order.since.after(max_age) <= now.mono).collect();
+        if aged.len() > tokens {
+            let folding = aged.split_off(tokens.saturating_sub(1));
+            self.fold(Home::Budget(id), &folding, now);
         }
     }
 
@@ -331,6 +332,17 @@ mod tests {
             assert_eq!(pending(&shard).len(), expected, "{has_spool}");
             assert!(shard.balance().is_exact());
         }
+    }
+
+    /// Fault: after an hour's outage all folded, and the tokens that the budget had for most of them were of no use.
+    #[test]
+    fn what_has_a_token_keeps_its_record_however_long_the_upstream_is_down() {
+        let (mut shard, policy) = budgeted(25, 32);
+        accept(&mut shard, 0..40, Now::at(1_000_000_000), &policy);
+        let mut counts: Vec<i32> =
+            shard.write_all(Now::at(3_700_000_000_000)).iter().map(|stored| stored.count).collect();
+        counts.sort_unstable();
+        assert_eq!((counts.len(), counts.pop()), (25, Some(16)), "24 of their own, and the digest");
     }
 
     /// Fault: each came to its own token later, minutes after the others.

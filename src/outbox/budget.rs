@@ -31,6 +31,11 @@ impl BudgetId {
         Self(Key(group.0 ^ GROUP))
     }
 
+    /// Returns the group that the id was made from.
+    pub(super) const fn group(self) -> Key {
+        Key(self.0.0 ^ GROUP)
+    }
+
     /// Returns the spam key that the id was made from.
     pub(super) const fn spam_key(self, source: Key) -> Key {
         Key((self.0.0 ^ source.0).rotate_right(64))

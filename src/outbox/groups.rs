@@ -353,7 +353,11 @@ impl Outbox {
             self.refile_group(key, now.mono);
             return;
         }
-        let group = rate.map(|rate| self.groups.of(&record.event, rate));
+        let group = rate.map(|rate| match record.kind {
+            // Its object is not that of its events.
+            Kind::Storm => Membership { key: record.budget.group(), rate: Some(rate), is_mixed: false },
+            Kind::Plain | Kind::Combined | Kind::Digest => self.groups.of(&record.event, rate),
+        });
         if matches!(record.phase, Phase::Staged(_)) {
             self.change_in_queue(id, now, |record| record.group = group);
         } else {

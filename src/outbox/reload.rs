@@ -214,6 +214,24 @@ mod tests {
         assert_eq!(reloaded(pods, (&soon, &slow), (&soon, &ruled)), (vec![1; 2], vec![6]));
     }
 
+    /// Fault: its next writes were paid for by a group of events on namespaces.
+    #[test]
+    fn a_storm_record_returns_to_its_group() {
+        let rate = Rate { qps: 0.0, burst: 2 };
+        let (none, some) = (policy(25, 1.0, None), policy(25, 1.0, Some(rate)));
+        let free = folding(32, HOUR, Duration::ZERO);
+        let groups = GroupSettings { ceiling: Some(rate), ..free.outbox.groups };
+        let limited = settings(outbox::Settings { groups, ..free.outbox });
+        let mut shard = Shard::new(KeySecret(1, 2), limited.clone(), 1);
+        report(&mut shard, of_many_objects(8), &some, 1);
+        assert_eq!((written(&mut shard, at(1)), written(&mut shard, at(2))), (vec![1; 2], vec![]));
+        shard.reload(limited, &some, &none, at(3));
+        // It waits for the ceiling.
+        assert_eq!(written(&mut shard, at(3)), [0; 0]);
+        shard.reload(free, &none, &some, at(4));
+        assert_eq!(written(&mut shard, at(5)), [0; 0]);
+    }
+
     /// Fault: what came while a write was in flight waited for a token at the rate of the old rules.
     #[test]
     fn what_comes_during_a_write_follows_the_new_rate_of_its_group() {

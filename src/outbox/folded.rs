@@ -113,3 +113,46 @@ impl Folded {
         now.since(self.at) < KNOWN_FOR
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::FOLDED_MARK;
+    use crate::clock::Now;
+    use crate::correlator::{KeySecret, Policy, Rate, Settings};
+    use crate::event::Event;
+    use crate::outbox::{self, Answer, GroupSettings, Request};
+    use crate::shard::{self, Shard};
+
+    /// Fault: they named the storm record as it was called before another writer's event had its name.
+    #[test]
+    fn folded_events_name_the_storm_record_as_it_is_called_now() {
+        let at = |second: i64| Now::at(second * 1_000_000_000);
+        let policy = Policy::from(Settings { group: Some(Rate { qps: 0.1, burst: 1 }), ..Settings::default() });
+        let groups = GroupSettings { fold_after: Duration::from_secs(1), ..GroupSettings::default() };
+        let outbox = outbox::Settings { groups, ..outbox::Settings::default() };
+        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings { outbox, ..shard::Settings::default() }, 1);
+        let accept = |shard: &mut Shard, object: usize, second| {
+            let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+            event.metadata.namespace = "shop".into();
+            event.involved_object.name = format!("web-{object}").into();
+            shard.accept(event, 1, at(second), &policy).unwrap();
+        };
+        (0..4).for_each(|object| accept(&mut shard, object, 1));
+        assert_eq!(shard.write_all(at(1)).len(), 1);
+        let write = shard.next_write(at(11)).unwrap();
+        let Request::Create { event: taken, .. } = write.request else { unreachable!("of the storm record") };
+        shard.settle(write.record, Answer::Exists, at(11));
+        assert!(matches!(shard.next_write(at(11)).unwrap().request, Request::Read { .. }));
+        let another = Event { reason: "Another".into(), ..(*taken).clone() };
+        shard.settle(write.record, Answer::Stored(Box::new(another)), at(11));
+        accept(&mut shard, 4, 11);
+        assert!(matches!(shard.next_write(at(11)).unwrap().request, Request::Create { .. }));
+        assert_eq!((shard.next_write(at(11)), shard.next_write(at(13))), (None, None));
+        let folded = shard.folded(at(13).mono).find(|event| event.involved_object.name == "web-4").unwrap();
+        let named = &folded.metadata.rare.as_ref().unwrap().annotations[FOLDED_MARK];
+        let (storm, _) = shard.pending().find(|(event, _)| event.message.starts_with("storm")).unwrap();
+        assert!(storm.metadata.name == *named && *named != taken.metadata.name, "{named}");
+    }
+}

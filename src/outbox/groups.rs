@@ -535,7 +535,9 @@ impl Outbox {
     }
 
     fn storm_event(&self, key: Key) -> Option<&Event> {
-        self.budgets.peek(&BudgetId::of_group(key).0)?.digest().map(|digest| &digest.event)
+        let digest = self.budgets.peek(&BudgetId::of_group(key).0)?.digest()?;
+        // Its record may have another name by now.
+        self.digest_event(digest.record)
     }
 
     /// Returns the group that pays for its storm record.

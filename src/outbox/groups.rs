@@ -268,6 +268,11 @@ impl Group {
         Some(order.since.after(self.fold_after(settings)))
     }
 
+    /// Returns when the storm ends, if no records fold together before: `now` without one.
+    fn ends_at(&self, settings: &GroupSettings, now: Mono) -> Mono {
+        self.folded.map_or(now, |folded| folded.after(settings.fold_after * STORM_ENDS))
+    }
+
     fn fold_after(&self, settings: &GroupSettings) -> Duration {
         match self.class {
             Class::Warning => settings.fold_after * 3 / 2,
@@ -394,7 +399,7 @@ impl Outbox {
         let settings = self.settings.groups;
         let Groups { waiting, buckets, turns, .. } = &mut self.groups;
         let Some(group) = waiting.get_mut(&key) else { return };
-        let ends_at = group.folded.map_or(now, |folded| folded.after(settings.fold_after * STORM_ENDS));
+        let ends_at = group.ends_at(&settings, now);
         if group.is_empty() && ends_at <= now {
             self.end_group(key, now);
             return;
@@ -442,7 +447,11 @@ impl Outbox {
     /// Folds the records of a group that have waited too long.
     fn fold_due(&mut self, key: Key, now: Now) {
         let settings = self.settings.groups;
-        let Some(group) = self.groups.waiting.get(&key) else { return };
+        let Some(group) = self.groups.waiting.get_mut(&key) else { return };
+        if group.never.len() == 1 && group.ends_at(&settings, now.mono) <= now.mono {
+            // The storm is over, and the shard that had its record may have ended it.
+            group.folded = None;
+        }
         if group.folds_at(&settings).is_some_and(|at| at <= now.mono) {
             let fold_after = group.fold_after(&settings);
             let until = now.mono.after(fold_after / FOLD_TOGETHER);
@@ -496,13 +505,13 @@ impl Outbox {
         // Counting it as a member keeps the storm record's state for as long as the storm lasts.
         self.budget(budget_id, || Budget::new(key, None)).members += u32::from(begins);
         let into = self.fold_into(Home::Group(key), &leaving.records, now)?;
-        self.refile_group(key, now.mono);
         let event = self.storm_event(key)?;
         let name = event.metadata.name.clone();
         if begins {
             let event = event.clone();
             self.note_storm(StormNews { begins, event });
         }
+        self.refile_group(key, now.mono);
         let reach = self.reach(into);
         Some(Taken { into, name, reach })
     }

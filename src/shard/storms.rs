@@ -121,8 +121,11 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use super::*;
-    use crate::correlator::{KeySecret, Policy};
+    use crate::clock::Clock;
+    use crate::correlator::{KeySecret, Policy, Rate, Settings};
     use crate::shard;
 
     /// Fault: each write of it was tracked under a key of its own, until there was no room for what repeats.
@@ -137,5 +140,40 @@ mod tests {
             shard.learn(&storm, Now::at(1_000_000_000), &Policy::default());
         }
         assert_eq!(shard.sizes().tracked_keys, 0);
+    }
+
+    /// Fault: one more event of a folded object, shortly before the storm's end, ended the next storm before it began.
+    #[test]
+    fn a_single_event_at_the_end_of_a_storm_begins_no_other_one() {
+        let (clock, count) = (Clock::manual(1_000_000_000), NonZeroUsize::new(2).unwrap());
+        let group = Some(Rate { qps: 1.0, burst: 1 });
+        let policy = Policy::from(Settings { group, ..Settings::default() });
+        let shards = Shards::new(count, &shard::Settings::default(), policy, clock.clone(), KeySecret(1, 2), 1);
+        let event = |host: usize, object: usize| {
+            let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
+            event.metadata.namespace = "shop".into();
+            (event.source.component, event.source.host) = ("kubelet".into(), format!("node-{host}").into());
+            event.involved_object.name = format!("web-{object}").into();
+            event
+        };
+        let host = (0..).find(|host| shards.shard_of(&event(*host, 0)) != HOME).unwrap();
+        let write = || {
+            let all = [1, HOME].map(|index| shards.with(index, |shard, now| shard.write_all(now)));
+            let (other, home) = (all[0].iter().map(|event| event.count).collect::<Vec<_>>(), all[1].len());
+            (other, home, shards.take_storm_news().iter().map(|news| news.begins).collect::<Vec<_>>())
+        };
+        for object in 0..4 {
+            shards.accept(event(host, object), 1).unwrap();
+        }
+        assert_eq!(write(), (vec![1], 0, vec![]));
+        clock.advance(Duration::from_secs(10));
+        assert_eq!(write(), (vec![], 1, vec![true]));
+        clock.advance(Duration::from_secs(595));
+        shards.accept(event(host, 3), 1).unwrap();
+        assert_eq!(write(), (vec![], 0, vec![]), "the storm lasts");
+        clock.advance(Duration::from_secs(6));
+        shards.with(HOME, |home, now| assert_eq!(home.next_write(now), None));
+        clock.advance(Duration::from_secs(4));
+        assert_eq!(write(), (vec![1], 0, vec![false]));
     }
 }

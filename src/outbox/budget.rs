@@ -132,6 +132,20 @@ pub(super) enum Place {
     Foldable,
 }
 
+/// Merges two sorted sequences.
+fn merged(
+    one: impl Iterator<Item = Mono>,
+    other: impl Iterator<Item = Mono>,
+    goes_first: impl Fn(&Mono, &Mono) -> bool,
+) -> impl Iterator<Item = Mono> {
+    let (mut one, mut other) = (one.peekable(), other.peekable());
+    std::iter::from_fn(move || match (one.peek(), other.peek()) {
+        (Some(first), Some(second)) if !goes_first(first, second) => other.next(),
+        (Some(_), _) => one.next(),
+        (None, _) => other.next(),
+    })
+}
+
 impl Budget {
     /// Returns a budget of `source`, which is prepaid without a `rate`.
     pub(super) fn new(source: Key, rate: Option<Rate>) -> Self {
@@ -215,20 +229,27 @@ impl Budget {
         self.queue.iter().flat_map(|queue| queue.owed.iter().chain(&queue.foldable).copied())
     }
 
-    /// Returns the records that can fold, the longest wait first.
-    pub(super) fn foldable_by_age(&self) -> impl Iterator<Item = Order> + '_ {
+    /// Returns the records that can fold, except the first `kept`, in queue order. Looks at no others.
+    pub(super) fn foldable_after(&self, kept: usize) -> Vec<Order> {
+        let number = self.foldable_len().saturating_sub(kept);
+        let last = self.queue.iter().flat_map(|queue| queue.foldable.iter().rev());
+        let mut orders: Vec<Order> = last.take(number).copied().collect();
+        orders.reverse();
+        orders
+    }
+
+    /// Returns since when the `place`-th oldest record that can fold has waited, counted from 0. Searches from the
+    /// nearer end.
+    pub(super) fn foldable_since(&self, place: usize) -> Option<Mono> {
+        let foldable = &self.queue.as_ref()?.foldable;
+        let place_from_end = foldable.len().checked_sub(place + 1)?;
         let end = Order::first_normal(Rank::NeverShown);
-        let queue = || self.queue.iter();
-        let mut warning = queue().flat_map(move |queue| queue.foldable.range(..end)).peekable();
-        let mut normal = queue().flat_map(move |queue| queue.foldable.range(end..)).peekable();
-        std::iter::from_fn(move || {
-            let next = match (warning.peek(), normal.peek()) {
-                (Some(first), Some(other)) if other.since < first.since => normal.next(),
-                (Some(_), _) => warning.next(),
-                (None, _) => normal.next(),
-            };
-            next.copied()
-        })
+        let [warning, normal] = [foldable.range(..end), foldable.range(end..)].map(|all| all.map(|order| order.since));
+        if place <= place_from_end {
+            merged(warning, normal, Mono::le).nth(place)
+        } else {
+            merged(warning.rev(), normal.rev(), Mono::ge).nth(place_from_end)
+        }
     }
 
     /// Returns the next record that can be written at once, and the next that needs a token.
@@ -318,7 +339,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_oldest_come_first_whatever_their_class(
+        fn the_time_of_each_foldable_record_is_found_whatever_its_class(
             orders in proptest::collection::btree_set((any::<bool>(), 0..9_i64, 0..99_u64), 0..20),
         ) {
             let order = |&(is_warning, since, record)| {
@@ -330,7 +351,12 @@ mod tests {
             orders.iter().for_each(|order| budget.insert(*order, Place::Foldable));
             let mut expected: Vec<Mono> = orders.iter().map(|order| order.since).collect();
             expected.sort_unstable();
-            prop_assert_eq!(budget.foldable_by_age().map(|order| order.since).collect::<Vec<_>>(), expected);
+            let found: Vec<Mono> = (0..).map_while(|place| budget.foldable_since(place)).collect();
+            prop_assert_eq!(found, expected);
+            let all: Vec<Order> = budget.foldable().collect();
+            for kept in 0..=orders.len() {
+                prop_assert_eq!(budget.foldable_after(kept), &all[kept..]);
+            }
         }
     }
 

@@ -49,11 +49,7 @@ impl Budget {
     /// Returns the time at which more never-written records will have reached `max_age` than there are tokens. Records
     /// with a token do not fold, however long the upstream is down.
     pub(super) fn folds_at(&self, max_age: Duration, now: Mono) -> Option<Mono> {
-        let tokens = self.tokens(now);
-        if self.foldable_len() <= tokens {
-            return None;
-        }
-        self.foldable_by_age().nth(tokens).map(|order| order.since.after(max_age))
+        self.foldable_since(self.tokens(now)).map(|since| since.after(max_age))
     }
 
     /// Returns the time from which records may fold; `None` while the digest waits for a commit of the spool. After
@@ -73,7 +69,7 @@ impl Outbox {
     pub(super) fn fold_beyond_limit(&mut self, id: BudgetId, now: Now) {
         let Some(budget) = self.budgets.peek(&id.0) else { return };
         if self.folds_beyond_limit_at(budget, now.mono).is_some_and(|at| at <= now.mono) {
-            let excess: Vec<Order> = budget.foldable().skip(budget.tokens(now.mono)).collect();
+            let excess = budget.foldable_after(budget.tokens(now.mono));
             self.fold(Home::Budget(id), &excess, now);
         }
     }
@@ -93,9 +89,9 @@ impl Outbox {
     pub(super) fn fold_aged(&mut self, id: BudgetId, now: Now) {
         let Some(budget) = self.budgets.peek(&id.0).filter(|budget| self.may_fold(budget, now.mono)) else { return };
         let (max_age, tokens) = (self.settings.digest_max_age, budget.tokens(now.mono));
-        let mut aged: Vec<Order> = budget.foldable().filter(|order| order.since.after(max_age) <= now.mono).collect();
-        if aged.len() > tokens {
-            let folding = aged.split_off(tokens.saturating_sub(1));
+        if budget.folds_at(max_age, now.mono).is_some_and(|at| at <= now.mono) {
+            let aged = budget.foldable().filter(|order| order.since.after(max_age) <= now.mono);
+            let folding: Vec<Order> = aged.skip(tokens.saturating_sub(1)).collect();
             self.fold(Home::Budget(id), &folding, now);
         }
     }
@@ -122,7 +118,7 @@ impl Outbox {
             let Some(budget) = self.budgets.peek(&id.0) else { continue };
             // With a spool, the next process can write the records that the budget has tokens for.
             let tokens = if self.journal.on { budget.tokens(now.mono) } else { 0 };
-            let foldable: Vec<Order> = budget.foldable().skip(tokens).collect();
+            let foldable = budget.foldable_after(tokens);
             if foldable.len() > 1 {
                 self.fold(Home::Budget(id), &foldable, now);
             }
@@ -185,8 +181,8 @@ impl Outbox {
             self.note(*id);
             records.push((*id, record));
         }
-        for (_, record) in &records {
-            self.set_budget_timer(record.budget, now.mono);
+        for of_budget in records.chunk_by(|(_, one), (_, next)| one.budget == next.budget) {
+            self.set_budget_timer(of_budget[0].1.budget, now.mono);
         }
         records
     }

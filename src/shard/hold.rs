@@ -51,12 +51,13 @@ impl Shard {
     /// [`release`](Self::release), [`forget_record`](Self::forget_record) or [`follow`](Self::follow).
     pub fn hold(&mut self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
         let handle = self.locate(event, name, lead, now, policy);
-        let handle = handle.or_else(|| if lead == Lead::Name { self.locate_unsettled(event, name) } else { None })?;
+        let handle = handle.or_else(|| if lead == Lead::Alias { None } else { self.locate_unsettled(event, name) })?;
         self.outbox.pause(handle.record);
         Some(handle)
     }
 
-    /// Returns a record that has left its correlator before the outbox, or is a digest of an earlier process.
+    /// Returns a record that its correlator does not know: it has left it before the outbox, was never correlated, or is a
+    /// digest of an earlier process.
     fn locate_unsettled(&self, event: &Event, name: &str) -> Option<Handle> {
         let record = self.outbox.named(&event.metadata.namespace, name)?;
         let seen = self.outbox.glimpse(record)?;
@@ -205,7 +206,7 @@ impl Shards {
     }
 
     /// Returns the record that a client's name refers to, for the event that the client was shown under it: as
-    /// [`hold`](Self::hold) finds it.
+    /// [`hold`](Self::hold) finds it, if its correlator knows it.
     pub fn find_named(&self, told: &Event, lead: Lead) -> Option<Found> {
         let policy = self.policy();
         self.look(self.shard_of(told), |shard| shard.find_named(told, lead, self.clock().now(), &policy))
@@ -357,30 +358,6 @@ mod tests {
         assert!(shard.balance().is_exact());
         shard.release(&handle, later);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Patch { patch, .. } if patch.count == 2));
-    }
-
-    /// Fault: a client's DELETE did not find the record, and the next write created the deleted event again.
-    #[test]
-    fn a_record_whose_key_was_evicted_is_found_by_its_name() {
-        let (mut shard, policy) = (
-            setup().0,
-            Policy::from(crate::correlator::Settings {
-                lru_cache_size: NonZeroUsize::MIN,
-                ..crate::correlator::Settings::default()
-            }),
-        );
-        let now = Now::at(1_000_000_000);
-        shard.accept(event("a"), 1, now, &policy).unwrap();
-        let stored = shard.write_all(now).pop().unwrap();
-        shard.accept(event("a"), 1, now, &policy).unwrap();
-        shard.accept(Event { message: "other".into(), ..event("b") }, 1, now, &policy).unwrap();
-        let handle = shard.hold(&stored, "a", Lead::Name, now, &policy).unwrap();
-        assert!(handle.stored);
-        shard.forget_record(&handle, now);
-        let written = shard.write_all(Now::at(3_600_000_000_000));
-        assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
-        assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
-        assert!(shard.balance().is_exact());
     }
 
     /// Fault: a DELETE of an event whose key was evicted deleted the combined record of its group, and so did one of an

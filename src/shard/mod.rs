@@ -9,6 +9,8 @@ mod carry;
 mod explain;
 mod history;
 mod hold;
+#[cfg(test)]
+mod hold_tests;
 mod keep;
 mod lines;
 mod metrics;

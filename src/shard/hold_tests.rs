@@ -1,0 +1,55 @@
+//! Records that their correlator does not know, found by their names.
+
+use std::num::NonZeroUsize;
+
+use super::{Lead, Shard};
+use crate::clock::Now;
+use crate::correlator::{Correlation, KeySecret, Policy, Settings};
+use crate::event::Event;
+use crate::outbox::LostReason;
+
+fn event(name: &str) -> Event {
+    let mut event = Event { count: 1, reason: "BackOff".into(), message: "m".into(), ..Event::default() };
+    event.metadata.name = name.into();
+    event
+}
+
+fn shard() -> Shard {
+    Shard::new(KeySecret(1, 2), super::Settings::default(), 1)
+}
+
+/// Fault: a client's DELETE did not find the record, and the next write created the deleted event again.
+#[test]
+fn a_record_whose_key_was_evicted_is_found_by_its_name() {
+    let policy = Policy::from(Settings { lru_cache_size: NonZeroUsize::MIN, ..Settings::default() });
+    let (mut shard, now) = (shard(), Now::at(1_000_000_000));
+    shard.accept(event("a"), 1, now, &policy).unwrap();
+    let stored = shard.write_all(now).pop().unwrap();
+    shard.accept(event("a"), 1, now, &policy).unwrap();
+    shard.accept(Event { message: "other".into(), ..event("b") }, 1, now, &policy).unwrap();
+    let handle = shard.hold(&stored, "a", Lead::Name, now, &policy).unwrap();
+    assert!(handle.stored);
+    shard.forget_record(&handle, now);
+    let written = shard.write_all(Now::at(3_600_000_000_000));
+    assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
+    assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
+    assert!(shard.balance().is_exact());
+}
+
+/// Fault: its DELETE was 404, and the event was written later.
+#[test]
+fn a_waiting_event_without_a_key_is_found_once_the_upstream_has_none_of_its_name() {
+    let evicted = Settings { lru_cache_size: NonZeroUsize::MIN, ..Settings::default() };
+    let off = Settings { correlation: Correlation::Off, ..Settings::default() };
+    for settings in [evicted, off] {
+        let (mut shard, policy, now) = (shard(), Policy::from(settings), Now::at(1_000_000_000));
+        shard.accept(event("a"), 1, now, &policy).unwrap();
+        shard.accept(Event { reason: "Other".into(), ..event("b") }, 1, now, &policy).unwrap();
+        assert_eq!(shard.hold(&event("a"), "a", Lead::Alias, now, &policy), None);
+        let handle = shard.hold(&event("a"), "a", Lead::Unstored, now, &policy).unwrap();
+        shard.forget_record(&handle, now);
+        let written = shard.write_all(now);
+        assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
+        assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
+    }
+}

@@ -109,6 +109,15 @@ impl Outbox {
         self.writer.as_ref().map(|writer| format_smolstr!("{TAG_PREFIX}{writer}.{:x}", record.0))
     }
 
+    /// Returns the records of this process whose tags `event` has.
+    pub fn own_records(&self, event: &Event) -> impl Iterator<Item = RecordId> {
+        let own = self.writer.as_ref().map(|writer| format_smolstr!("{TAG_PREFIX}{writer}."));
+        let number = move |(name, _): (&SmolStr, _)| {
+            u64::from_str_radix(name.strip_prefix(own.as_deref()?)?, 16).ok().map(RecordId)
+        };
+        tags(event).filter_map(number)
+    }
+
     /// Returns the number of occurrences of a record of this process that `event` holds; `None` without its tag.
     pub fn tag_count(&self, record: RecordId, event: &Event) -> Option<u64> {
         self.own_tag(record).and_then(|tag| count(event, &tag))

@@ -101,7 +101,8 @@ impl Shard {
 
     /// Adopts a record that this process does not know, but no storm record: its key changes with each write.
     fn adopt(&mut self, event: &Event, count: i32, settings: &crate::correlator::Settings) {
-        if count < 1 || is_storm(event) || self.tracked_keys.all() >= self.settings.max_tracked_keys.get() {
+        let is_unwanted = is_storm(event) || self.is_deleted(event);
+        if count < 1 || is_unwanted || self.tracked_keys.all() >= self.settings.max_tracked_keys.get() {
             return;
         }
         let source = self.secret.source(event);
@@ -123,7 +124,8 @@ impl Shard {
 
     /// Applies the deletion of `event` from the upstream.
     pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
-        let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) else { return };
+        let handle = self.locate(event, &event.metadata.name, Lead::Name, now, policy);
+        let Some(handle) = handle else { return self.end_deletion(event) };
         let version = &event.metadata.resource_version;
         let learned = self.outbox.learn_gone(handle.record, version, now);
         let mut is_gone = learned != Learned::Ignored;

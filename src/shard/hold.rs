@@ -135,6 +135,7 @@ impl Shard {
             self.note_lost_folded(record, (lost.total(), settled), LostReason::Deleted.label());
         }
         self.note_deletion(handle, lost.total(), now);
+        self.begin_deletion(handle.record);
         self.tell(handle, &Settled::Forgotten);
         waiting
     }

@@ -6,6 +6,7 @@
 //! weeks.
 
 mod carry;
+mod deleted;
 mod explain;
 mod history;
 mod hold;
@@ -82,6 +83,9 @@ pub struct Shard {
     /// Storm records that were lost lately, for `explain`.
     // LIMIT: `storms::LOST_STORMS`.
     lost_storms: VecDeque<(outbox::RecordId, StormState)>,
+    /// Records that clients have deleted, until the watch shows it.
+    // LIMIT: `deleted::DELETED_MAX`.
+    deleted: VecDeque<outbox::RecordId>,
 }
 
 labelled! {
@@ -161,6 +165,7 @@ impl Shard {
             closed: false,
             folds: None,
             lost_storms: VecDeque::new(),
+            deleted: VecDeque::new(),
         }
     }
 

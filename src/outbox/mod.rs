@@ -74,7 +74,7 @@ use timers::Timer;
 use usage::Usage;
 
 use crate::clock::{Mono, Now};
-use crate::correlator::{Key, LruMap};
+use crate::correlator::LruMap;
 use crate::event::{ApiGroup, Event};
 
 /// Unsettled writes of one shard. The limits apply to the outboxes of all shards together.
@@ -105,6 +105,8 @@ pub struct Outbox {
     timers: BinaryHeap<Reverse<(Mono, Timer)>>,
     /// What the records take, for the limits over all shards.
     usage: Usage,
+    /// Records that were settled since settled ones were last removed to make room.
+    settled: usize,
     /// Length of `budgets`, for the limit over all shards.
     budget_count: Share,
     tickets: Tickets,
@@ -152,6 +154,7 @@ impl Outbox {
             storm_news: Vec::new(),
             timers: BinaryHeap::new(),
             usage: Usage::default(),
+            settled: 0,
             budget_count: Share::default(),
             tickets: Tickets::default(),
             forgotten: Vec::new(),
@@ -194,11 +197,6 @@ impl Outbox {
     /// Returns the number of groups with waiting records or a storm record, and of events known to have folded.
     pub fn groups_and_folded(&self) -> (usize, usize) {
         (self.groups.len(), self.folded.len())
-    }
-
-    /// Whether a new record of this source may be offered: there is room, and the source stays within its share.
-    pub fn has_room(&self, source: Key) -> bool {
-        self.usage.has_room(source, &self.settings)
     }
 
     /// Returns the budget with this id, and creates it with `make` if it is missing.

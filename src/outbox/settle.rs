@@ -166,6 +166,7 @@ impl Outbox {
             (false, true) => self.remove(id, now),
             (false, false) => {
                 record.phase = Phase::Settled;
+                self.settled += 1;
                 self.set_record_timer(id);
             }
         }

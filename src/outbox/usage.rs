@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use super::Outbox;
+use super::record::{Phase, Record};
 use super::settings::Settings;
-use crate::correlator::{BuildKeyHasher, Key};
+use crate::clock::Now;
+use crate::correlator::{BuildKeyHasher, Key, RecordId};
 use crate::limits::Share;
 
 /// Number and bytes of the records.
@@ -99,11 +102,51 @@ impl Usage {
     }
 }
 
+impl Outbox {
+    /// Whether a new record of this source may be offered: there is room, and the source stays within its share. Settled
+    /// records make room: their next write comes without the coalescing interval then.
+    pub fn has_room(&mut self, source: Key, now: Now) -> bool {
+        // Only with enough of them, because this iterates over all records.
+        if !self.usage.has_room(source, &self.settings) && self.settled > self.records.len() / 8 {
+            self.settled = 0;
+            let is_free = |record: &Record| {
+                matches!(record.phase, Phase::Settled) && !record.kind.folds() && record.limbo(now).is_none()
+            };
+            let free = self.records.iter().filter(|(_, record)| is_free(record));
+            let free: Vec<RecordId> = free.map(|(id, _)| *id).collect();
+            free.into_iter().for_each(|id| self.remove(id, now));
+        }
+        self.usage.has_room(source, &self.settings)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
+    use std::time::Duration;
 
     use super::*;
+    use crate::event::Event;
+    use crate::outbox::{Answer, Offer};
+
+    /// Fault: with a long `coalesceInterval`, new events were refused although nothing waited.
+    #[test]
+    fn written_records_make_room_for_new_ones() {
+        let (max_records, coalesce_interval) = (NonZeroUsize::new(10).unwrap(), Duration::from_secs(3600));
+        let mut outbox = Outbox::new(Settings { max_records, coalesce_interval, ..Settings::default() }, 0);
+        for number in 0..100 {
+            assert!(outbox.has_room(Key(1), Now::at(1)), "{number}");
+            outbox.offer(Offer::of(number, None), Event::default(), Now::at(1));
+            let id = outbox.next_write(Now::at(1)).unwrap().record;
+            outbox.settle(id, Answer::Stored(Box::default()), Now::at(1));
+        }
+        // Those that wait do not.
+        for number in 100..105 {
+            assert!(outbox.has_room(Key(1), Now::at(1)), "{number}");
+            outbox.offer(Offer::of(number, None), Event::default(), Now::at(1));
+        }
+        assert!(!outbox.has_room(Key(1), Now::at(1)));
+    }
 
     /// Fault: the share counted records only, so that few large events of one source took the bytes of all.
     #[test]

@@ -244,7 +244,7 @@ impl Shard {
             event.count = i32::try_from(occurrences).unwrap_or(i32::MAX);
         }
         self.ledger.receive(u64::from(occurrences));
-        if self.closed || !self.outbox.has_room(source) && !self.would_fold(prepared, &event, now) {
+        if self.closed || !self.outbox.has_room(source, now) && !self.would_fold(prepared, &event, now) {
             self.ledger.reject(RejectReason::Full, u64::from(occurrences));
             self.note_rejection(&event, occurrences, RejectReason::Full, "", now);
             return Err(Full);

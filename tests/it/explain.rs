@@ -503,7 +503,7 @@ async fn a_repeat_within_the_interval_waits_until_it_ends() {
 
 #[tokio::test]
 async fn a_refused_event_is_explained_with_the_reason() {
-    let program = start("outbox: {maxRecords: 1}\n").await;
+    let program = start("correlation: {burstSize: 0}\noutbox: {maxRecords: 1}\n").await;
     let client = &mut program.client().await;
     client.post(&event("node-1", "web-0", "R", "m")).await;
     assert_eq!(client.post(&event("node-1", "web-1", "R", "m")).await.status, 429);

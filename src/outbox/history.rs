@@ -29,7 +29,6 @@ impl Outbox {
 
     /// Applies `event`, which the upstream holds under the record's name.
     pub fn learn(&mut self, id: RecordId, event: &Event, now: Now) -> Learned {
-        self.note(id);
         let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
         let Stand::On(held) = &record.stand else { return Learned::Ignored };
         if matches!(record.phase, Phase::InFlight(_)) || !is_newer(&event.metadata.resource_version, &held.version) {
@@ -53,6 +52,7 @@ impl Outbox {
         record.move_count(moved);
         record.read_lines(event, self.settings.group.of(event));
         record.follow_times(event);
+        self.note(id);
         Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }
 
@@ -71,5 +71,32 @@ impl Outbox {
         self.note(id);
         self.change_in_queue(id, now, |record| record.stand = Stand::Nowhere);
         Learned::Gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::{Answer, Offer, Settings};
+
+    /// Fault: the watch event of each own write had the spool write the record again, under the locks of all shards.
+    #[test]
+    fn a_watch_event_that_shows_nothing_new_changes_no_entry_of_the_spool() {
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        outbox.keep_journal();
+        let mut event = Event { count: 1, ..Event::default() };
+        outbox.offer(Offer::of(1, None), event.clone(), Now::at(0));
+        let id = outbox.next_write(Now::at(0)).unwrap().record;
+        event.metadata.resource_version = "5".into();
+        outbox.settle(id, Answer::Stored(Box::new(event.clone())), Now::at(0));
+        outbox.offer(Offer::of(1, None), Event { count: 2, ..event.clone() }, Now::at(0));
+        outbox.take_changes();
+        for id in [id, RecordId(7)] {
+            outbox.learn(id, &event, Now::at(1));
+            assert!(!outbox.has_changes(), "{id:?}");
+        }
+        event.metadata.resource_version = "6".into();
+        assert_eq!(outbox.learn(id, &event, Now::at(1)), Learned::Moved(0));
+        assert!(outbox.has_changes());
     }
 }

@@ -61,7 +61,7 @@ impl Digest {
         let mut event = Event {
             metadata: ObjectMeta {
                 // Several budgets of one object may fold at the same time.
-                name: format_smolstr!("{}.{:x}", record_name(&object.name, now), record.0 ^ FIRST_DIGEST),
+                name: digest_name(&object.name, record, now),
                 namespace: namespace.clone(),
                 ..ObjectMeta::default()
             },
@@ -181,10 +181,26 @@ impl Digest {
     }
 }
 
+/// Returns the name of a new digest or storm record on an object.
+pub(super) fn digest_name(object: &str, record: RecordId, now: Now) -> SmolStr {
+    format_smolstr!("{}.{:x}", record_name(object, now), record.0 ^ FIRST_DIGEST)
+}
+
+/// Returns the record of a name, if [`digest_name`] has made it.
+pub(super) fn number(name: &str) -> Option<RecordId> {
+    let (_, number) = name.rsplit_once('.')?;
+    Some(RecordId(u64::from_str_radix(number, 16).ok()? ^ FIRST_DIGEST))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::outbox::WrittenAs;
+    use crate::clock::Clock;
+    use crate::correlator::{KeySecret, Policy, Rate};
+    use crate::outbox::{Answer, Offer, Outbox, Request, WrittenAs};
+    use crate::shard::{self, Shard};
 
     fn folded(reason: &str, message: &str) -> Event {
         let mut event = Event { reason: reason.into(), message: message.into(), ..Event::default() };
@@ -236,5 +252,55 @@ mod tests {
         assert!(Digest::new(RecordId(1), &event, Now::at(5)).event.event_time.is_none());
         event.metadata.namespace = "kube-system".into();
         assert!(Digest::new(RecordId(1), &event, Now::at(5)).event.event_time.is_some());
+    }
+
+    /// Fault: each deletion that the watch showed searched all digests, so that of a namespace stopped a shard for minutes.
+    #[test]
+    fn a_digest_is_found_without_a_search_of_all() {
+        const DIGESTS: usize = 4000;
+        let policy = Policy::from(crate::correlator::Settings { burst_size: 0, qps: 0.0, ..Default::default() });
+        let outbox = Settings { digest_after: 0, ..Settings::default() };
+        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings { outbox, ..shard::Settings::default() }, 1);
+        shard.identify("me");
+        let (clock, now) = (Clock::system(), Now::at(1));
+        let begin = clock.now().mono;
+        for number in 0..DIGESTS {
+            let mut event = Event { count: 1, ..folded("R", "m") };
+            event.involved_object.name = format_smolstr!("web-{number}");
+            shard.accept(event, 1, now, &policy).unwrap();
+        }
+        let folded = clock.now().mono;
+        let digests: Vec<Event> = shard.pending().map(|(event, _)| event.clone()).collect();
+        assert!(digests.len() == DIGESTS && digests.iter().all(|digest| digest.reason == DIGEST_REASON));
+        let began = clock.now().mono;
+        for event in digests {
+            shard.hold(&event, &event.metadata.name, shard::Lead::Name, now, &policy).unwrap();
+        }
+        let (folding, finding) = (folded.since(begin), clock.now().mono.since(began));
+        assert!(finding < folding, "{finding:?} {folding:?}");
+    }
+
+    #[test]
+    fn a_renamed_digest_is_found_by_its_tag() {
+        let settings = Settings { digest_after: 0, coalesce_interval: Duration::ZERO, ..Settings::default() };
+        let (mut outbox, now) = (Outbox::new(settings, 0), Now::at(1));
+        outbox.identify("me");
+        outbox.offer(Offer::of(1, Some(Rate { qps: 0.0, burst: 0 })), folded("R", "m"), now);
+        outbox.drain(now);
+        let id = outbox.next_write(now).unwrap().record;
+        outbox.settle(id, Answer::Exists, now);
+        assert!(matches!(outbox.next_write(now).unwrap().request, Request::Read { .. }));
+        outbox.settle(id, Answer::Stored(Box::new(folded("Other", "m"))), now);
+        let Request::Create { mut event, .. } = outbox.next_write(now).unwrap().request else {
+            unreachable!("renamed")
+        };
+        let name = event.metadata.name.clone();
+        assert_eq!((number(&name).filter(|number| *number == id), outbox.digest(&event, &name)), (None, Some(id)));
+        // Without tags it is found too, and an event of another writer is not searched for.
+        event.metadata.rare = None;
+        assert_eq!(outbox.digest(&event, &name), Some(id));
+        let rare = event.metadata.rare.get_or_insert_default();
+        rare.annotations.insert("tally.eventweir/other.8000000000000001".into(), "1".into());
+        assert_eq!(outbox.digest(&event, &name), None);
     }
 }

@@ -4,7 +4,7 @@
 use super::budget::Budget;
 use super::record::{Phase, Record};
 use super::stand::{Call, Effect, IfMissing, Stand, Then};
-use super::{Outbox, Ticket, count};
+use super::{Outbox, Ticket, count, digest, has_any_tag};
 use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
@@ -217,10 +217,18 @@ impl Outbox {
         record.map(|(id, _)| *id)
     }
 
-    /// Returns the digest or storm record of this name that this process continues.
-    pub fn digest(&self, namespace: &str, name: &str) -> Option<RecordId> {
-        let mut digests = self.digests.keys().filter_map(|id| Some((*id, self.digest_event(*id)?)));
-        digests.find(|(_, event)| event.is_named(namespace, name)).map(|(id, _)| id)
+    /// Returns the digest or storm record that this process continues under this name, for its `event` upstream.
+    pub fn digest(&self, event: &Event, name: &str) -> Option<RecordId> {
+        let namespace = &event.metadata.namespace;
+        let is_it = |id: &RecordId| {
+            self.digests.contains_key(id) && self.digest_event(*id).is_some_and(|known| known.is_named(namespace, name))
+        };
+        let of_name = digest::number(name).filter(is_it);
+        // It may have been renamed. Only without tags, all digests are searched.
+        of_name.or_else(|| match has_any_tag(event) {
+            true => self.own_records(event).find(is_it),
+            false => self.digests.keys().copied().find(is_it),
+        })
     }
 
     /// Returns the event of a digest or storm record that this process continues.

@@ -5,12 +5,12 @@
 use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
 
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::SmolStr;
 
 use super::Outbox;
-use super::fold::FIRST_DIGEST;
+use super::digest::digest_name;
 use crate::clock::{Mono, Now};
-use crate::correlator::{RecordId, record_name};
+use crate::correlator::RecordId;
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time, cut};
 
 /// The annotation of a storm record, with the kind of its objects.
@@ -89,7 +89,7 @@ pub(super) fn begin(record: RecordId, first: &Event, now: Now) -> Event {
     let annotations = [(SmolStr::new_static(STORM_MARK), first.involved_object.kind.clone())].into();
     let mut event = Event {
         metadata: ObjectMeta {
-            name: format_smolstr!("{}.{:x}", record_name(namespace, now), record.0 ^ FIRST_DIGEST),
+            name: digest_name(namespace, record, now),
             namespace: namespace.clone(),
             rare: Some(Box::new(RareMeta { annotations, ..RareMeta::default() })),
             ..ObjectMeta::default()
@@ -212,6 +212,8 @@ impl Distinct {
 
 #[cfg(test)]
 mod tests {
+    use smol_str::format_smolstr;
+
     use super::*;
 
     fn event(number: usize, message: &str) -> Event {

@@ -70,7 +70,7 @@ impl Shard {
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         // A digest or storm record has no key in a correlator.
         if lead == Lead::Name && (event.reason == DIGEST_REASON || is_storm(event)) {
-            let record = self.outbox.digest(&event.metadata.namespace, name)?;
+            let record = self.outbox.digest(event, name)?;
             let name = name.into();
             return Some(Handle { source, key: None, record, object, name, stored: true, is_counted_here: true });
         }

@@ -284,7 +284,7 @@ async fn delete_page(
         Err(status) if status.code == 403 => Vec::new(),
         Err(status) => return Err(status),
     };
-    let held: Vec<Held> = listed.iter().filter_map(|event| face.hold_listed(namespace, event)).collect();
+    let held = face.hold_listed(namespace, &listed);
     drop(listed);
     let quiet = async {
         for held in &held {
@@ -296,10 +296,8 @@ async fn delete_page(
     match &deleted {
         // Only stored events: a record that is not yet created is not in the list.
         Ok(list) => {
+            face.hold_listed(namespace, &list.items).into_iter().for_each(Held::forget);
             for event in &list.items {
-                if let Some(held) = face.hold_listed(namespace, event) {
-                    held.forget();
-                }
                 face.0.aliases.remove(namespace, &event.metadata.name);
             }
         }
@@ -328,12 +326,13 @@ async fn doubt_each(face: &Face, namespace: &str, held: Vec<Held>, status: &Stat
 }
 
 impl Face {
-    /// Pauses the record of a listed event: the record of this name, even if its alias leads to another one.
-    fn hold_listed(&self, namespace: &str, event: &Event) -> Option<Held> {
-        let name = &event.metadata.name;
-        let told = self.0.aliases.get(namespace, name);
-        let held = self.0.shards.hold(event, name, Lead::Name);
-        held.or_else(|| self.0.shards.hold(&told?, name, Lead::Name))
+    /// Pauses the records of listed events: those of their names, even if their aliases lead to other ones.
+    fn hold_listed(&self, namespace: &str, events: &[Event]) -> Vec<Held> {
+        let held = self.0.shards.hold_listed(events);
+        let others = events.iter().zip(&held).filter(|(_, held)| held.is_none());
+        let told = others.filter_map(|(event, _)| self.0.aliases.get(namespace, &event.metadata.name));
+        let others = self.0.shards.hold_listed(&told.collect::<Vec<_>>());
+        held.into_iter().chain(others).flatten().collect()
     }
 }
 

@@ -213,8 +213,12 @@ impl Outbox {
 
     /// Returns the record of this name in the outbox. Iterates over all records: only for DELETE and PUT.
     pub fn named(&self, namespace: &str, name: &str) -> Option<RecordId> {
-        let record = self.records.iter().find(|(_, record)| record.event.is_named(namespace, name));
-        record.map(|(id, _)| *id)
+        self.events().find(|(_, event)| event.is_named(namespace, name)).map(|(id, _)| id)
+    }
+
+    /// Returns the desired states of all records.
+    pub fn events(&self) -> impl Iterator<Item = (RecordId, &Event)> {
+        self.records.iter().map(|(id, record)| (*id, &record.event))
     }
 
     /// Returns the digest or storm record that this process continues under this name, for its `event` upstream.

@@ -59,7 +59,11 @@ impl Shard {
     /// Returns a record that its correlator does not know: it has left it before the outbox, was never correlated, or is a
     /// digest of an earlier process.
     fn locate_unsettled(&self, event: &Event, name: &str) -> Option<Handle> {
-        let record = self.outbox.named(&event.metadata.namespace, name)?;
+        self.handle_of(self.outbox.named(&event.metadata.namespace, name)?, event, name)
+    }
+
+    /// Returns a record that its correlator does not know.
+    pub(super) fn handle_of(&self, record: RecordId, event: &Event, name: &str) -> Option<Handle> {
         let seen = self.outbox.glimpse(record)?;
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         let stored = seen.shown.is_some();
@@ -198,12 +202,15 @@ impl Shards {
     #[must_use]
     pub fn hold(&self, event: &Event, name: &str, lead: Lead) -> Option<Held> {
         let policy = self.policy();
-        let (secret, namespace) = (self.0.secret, &event.metadata.namespace);
-        let source = secret.source(event);
         let shard = self.shard_of(event);
         let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
-        let line = secret.line(source, namespace, name, line_checksum(event));
-        Some(Held { shards: self.clone(), shard, handle, has_ended: false, lead, line })
+        Some(self.held((shard, handle), event, name, lead))
+    }
+
+    pub(super) fn held(&self, (shard, handle): (usize, Handle), event: &Event, name: &str, lead: Lead) -> Held {
+        let secret = self.0.secret;
+        let line = secret.line(secret.source(event), &event.metadata.namespace, name, line_checksum(event));
+        Held { shards: self.clone(), shard, handle, has_ended: false, lead, line }
     }
 
     /// Returns the record that a client's name refers to, for the event that the client was shown under it: as

@@ -14,6 +14,7 @@ mod hold;
 mod hold_tests;
 mod keep;
 mod lines;
+mod listed;
 mod metrics;
 mod mirror;
 mod prepared;

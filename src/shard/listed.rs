@@ -1,0 +1,110 @@
+//! The records of many events: pauses them for a deletecollection. The outbox of a shard is searched once for all events
+//! that its correlators do not know.
+
+use std::collections::HashMap;
+
+use super::hold::{Handle, Held, Lead};
+use super::{Shard, Shards};
+use crate::clock::Now;
+use crate::correlator::Policy;
+use crate::event::Event;
+
+fn full_name(event: &Event) -> (&str, &str) {
+    (&event.metadata.namespace, &event.metadata.name)
+}
+
+impl Shard {
+    /// Pauses the record of each event, as [`hold`](Self::hold) does by the event's own name.
+    fn hold_listed(&mut self, events: &[&Event], now: Now, policy: &Policy) -> Vec<Option<Handle>> {
+        let known = |event: &&Event| self.locate(event, &event.metadata.name, Lead::Name, now, policy);
+        let mut handles: Vec<Option<Handle>> = events.iter().map(known).collect();
+        let unknown = events.iter().zip(0..).filter(|(_, place)| handles[*place].is_none());
+        let unknown: HashMap<_, usize> = unknown.map(|(event, place)| (full_name(event), place)).collect();
+        if !unknown.is_empty() {
+            for (record, event) in self.outbox.events() {
+                if let Some(place) = unknown.get(&full_name(event)) {
+                    let event = events[*place];
+                    handles[*place] = self.handle_of(record, event, &event.metadata.name);
+                }
+            }
+        }
+        handles.iter().flatten().for_each(|handle| self.outbox.pause(handle.record));
+        handles
+    }
+}
+
+impl Shards {
+    /// Pauses the record of each event, as [`hold`](Self::hold) does by the event's own name.
+    #[must_use]
+    pub fn hold_listed(&self, events: &[Event]) -> Vec<Option<Held>> {
+        let policy = self.policy();
+        let mut held: Vec<Option<Held>> = events.iter().map(|_| None).collect();
+        let mut of_shards = vec![Vec::new(); self.count()];
+        for (place, event) in events.iter().enumerate() {
+            of_shards[self.shard_of(event)].push(place);
+        }
+        for (index, places) in of_shards.iter().enumerate().filter(|(_, places)| !places.is_empty()) {
+            let here: Vec<&Event> = places.iter().map(|place| &events[*place]).collect();
+            let handles = self.with(index, |shard, now| shard.hold_listed(&here, now, &policy));
+            for (handle, place) in handles.into_iter().zip(places) {
+                let event = &events[*place];
+                held[*place] = handle.map(|handle| self.held((index, handle), event, &event.metadata.name, Lead::Name));
+            }
+        }
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::correlator::{Correlation, KeySecret, Settings};
+    use crate::shard;
+
+    fn event(name: usize) -> Event {
+        let mut event = Event { count: 1, reason: format!("R{name}").into(), ..Event::default() };
+        event.metadata.name = format!("n{name}").into();
+        event
+    }
+
+    fn shards(settings: Settings) -> Shards {
+        let count = NonZeroUsize::new(2).unwrap();
+        Shards::new(count, &shard::Settings::default(), settings.into(), Clock::system(), KeySecret(1, 2), 1)
+    }
+
+    #[test]
+    fn listed_records_are_paused_also_without_a_key() {
+        let shards = shards(Settings { lru_cache_size: NonZeroUsize::MIN, ..Settings::default() });
+        // The second evicts the key of the first.
+        for number in [0, 1] {
+            shards.accept(event(number), 1).unwrap();
+        }
+        let held = shards.hold_listed(&[event(0), event(1), event(2)]);
+        let names = held.iter().map(|held| held.as_ref().map(|held| held.name().to_string()));
+        assert_eq!(names.collect::<Vec<_>>(), [Some("n0".to_owned()), Some("n1".to_owned()), None]);
+        held.into_iter().flatten().for_each(Held::forget);
+        assert!(!shards.owe());
+    }
+
+    /// Fault: a deletecollection of other writers' events searched all records for each of them, and its shard stood still.
+    #[test]
+    fn many_unknown_events_are_searched_at_once() {
+        const LISTED: usize = 400;
+        let shards = shards(Settings { correlation: Correlation::Off, ..Settings::default() });
+        for number in 0..20_000 {
+            shards.accept(event(number), 1).unwrap();
+        }
+        let listed: Vec<Event> = (20_000..20_000 + LISTED).map(event).collect();
+        let taken = |search: &dyn Fn() -> bool| {
+            let begin = shards.clock().now().mono;
+            assert!(!search());
+            shards.clock().now().mono.since(begin)
+        };
+        let one = taken(&|| listed[..8].iter().any(|event| shards.hold(event, "x", Lead::Name).is_some())) / 8;
+        let all = taken(&|| shards.hold_listed(&listed).iter().any(Option::is_some));
+        assert!(all < one * 100, "{one:?} {all:?}");
+    }
+}

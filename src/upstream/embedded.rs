@@ -141,7 +141,7 @@ impl Embedded {
     }
 }
 
-/// Carries out the request of a record on a store without a lock, for replays.
+/// Carries out the request of a record on a store without a lock, for tests.
 pub fn answer_from_store(store: &mut Store, request: &Request, now: Now) -> Answer {
     sorted(Verb::of(request), ask(store, request, now))
 }

@@ -50,7 +50,7 @@ fn compared_with(ours: Policy, storm: impl Iterator<Item = (i64, Event)>) -> (Co
     let (policy, settings) = client_go();
     comparison.add(policy, settings, TTL, None);
     let Config { shard, ingest, .. } = Config::default();
-    comparison.add(ours, shard, TTL, ingest.repair.message_bytes());
+    comparison.add(ours, shard, TTL, ingest.repair.map(NonZeroUsize::get));
     for (second, event) in storm {
         comparison.report(event, 1, Some((START + second) * 1_000_000_000));
     }

@@ -8,7 +8,7 @@ use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Aliases, Face, Repair, Shared};
+use eventweir::ingest::{self, Aliases, Face, Shared};
 use eventweir::server::Origins;
 use eventweir::shadow::Shadow;
 use eventweir::shard::{self, Shards};
@@ -38,7 +38,7 @@ impl Fixture {
         let settings = ingest::Settings {
             max_watches: one,
             max_list_bytes: NonZeroUsize::MAX,
-            repair: Repair::On { message_bytes: 4096 },
+            repair: NonZeroUsize::new(4096),
             ..ingest::Settings::default()
         };
         let metrics = ingest::Metrics::new(&registry);

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{IsTerminal as _, Read, Write as _};
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use super::Error;
@@ -150,7 +151,7 @@ pub(super) fn each(path: &Path, mut see: impl FnMut(Event)) -> Result<(), Error>
 pub(super) fn compare_and_try(config: Option<&Path>) -> Result<Compared, Error> {
     let mut compared = compare(config, None)?;
     let Config { policy, shard, upstream, ingest, .. } = load(config)?;
-    compared.comparison.try_rules(&policy, &shard, upstream.store.ttl, ingest.repair.message_bytes());
+    compared.comparison.try_rules(&policy, &shard, upstream.store.ttl, ingest.repair.map(NonZeroUsize::get));
     Ok(compared)
 }
 
@@ -169,7 +170,7 @@ pub(super) fn compare(config: Option<&Path>, against: Option<&Path>) -> Result<C
     let (mut names, mut configs) = (vec!["client-go".to_owned()], vec![None]);
     for path in [Some(config), against.map(Some)].into_iter().flatten() {
         let Config { policy, shard, upstream, ingest, .. } = load(path)?;
-        comparison.add(policy, shard, upstream.store.ttl, ingest.repair.message_bytes());
+        comparison.add(policy, shard, upstream.store.ttl, ingest.repair.map(NonZeroUsize::get));
         let stem = path.and_then(|path| path.file_stem()).map(|stem| stem.to_string_lossy().into_owned());
         names.push(stem.filter(|_| against.is_some()).unwrap_or_else(|| "eventweir".to_owned()));
         configs.push(path.map(|path| path.display().to_string()));

@@ -26,7 +26,7 @@ use crate::event::ApiGroup;
 use crate::event_log::Target;
 use crate::explain;
 use crate::history;
-use crate::ingest::{self, Ack, Repair};
+use crate::ingest::{self, Ack};
 use crate::outbox::{self, UpstreamGroup};
 use crate::server::{self, Address};
 use crate::shadow;
@@ -214,7 +214,7 @@ fn read(section: &mut Section<'_>, config: &mut Config, divide: impl FnOnce(&mut
     section.within("spool", |section| spool(section, &mut config.spool));
     section.within("explain", |section| explain(section, &mut config.shard.explain));
     section.within("ingest", |section| ingest(section, &mut config.ingest, config.spool.dir.is_some()));
-    config.shard.outbox.repair = config.ingest.repair != Repair::Off;
+    config.shard.outbox.repair = config.ingest.repair.is_some();
     passthrough(section, &mut config.passthrough, backend, &config.access);
     admission(section, &mut config.admission, backend);
     limits(section, config);
@@ -423,13 +423,11 @@ fn ingest(section: &mut Section<'_>, ingest: &mut ingest::Settings, has_spool: b
     if ingest.ack == Ack::Durable && !has_spool {
         section.conflict("ack", "needs spool.dir (--spool-dir); allowed without it: accepted, written");
     }
-    let (mut repairs, mut message_bytes) = match ingest.repair {
-        Repair::On { message_bytes } => (true, NonZeroUsize::new(message_bytes).unwrap_or(Repair::MESSAGE_BYTES)),
-        Repair::Off => (false, Repair::MESSAGE_BYTES),
-    };
+    let mut repairs = ingest.repair.is_some();
+    let mut message_bytes = ingest.repair.unwrap_or(ingest::Settings::MESSAGE_BYTES);
     section.set("repair", &mut repairs, &values::choice(&SWITCH));
     section.set("messageBytes", &mut message_bytes, &values::size(128..=3 << 20));
-    ingest.repair = if repairs { Repair::On { message_bytes: message_bytes.get() } } else { Repair::Off };
+    ingest.repair = repairs.then_some(message_bytes);
 }
 
 /// Reads a section with a key `enabled`, or `on` or `off` alone in its place. Returns the path of the switch.

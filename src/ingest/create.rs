@@ -93,10 +93,8 @@ pub(super) fn validate_new(
         event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
     }
     let repairs = match face.0.settings.repair {
-        super::Repair::On { message_bytes } => {
-            repair::repair(group, event, message_bytes, || face.0.shards.clock().now().wall)
-        }
-        super::Repair::Off => Vec::new(),
+        Some(message_bytes) => repair::repair(group, event, message_bytes.get(), || face.0.shards.clock().now().wall),
+        None => Vec::new(),
     };
     validate::create(group, event).map_err(Rejection::invalid)?;
     strip(event);

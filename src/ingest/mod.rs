@@ -83,31 +83,6 @@ use crate::upstream::Upstream;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unable;
 
-/// Whether events are repaired that the API server would refuse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repair {
-    /// Events are repaired, and their clients are warned.
-    On {
-        /// LIMIT: bytes that the message of an old-style event keeps.
-        message_bytes: usize,
-    },
-    /// Events are refused as the API server refuses them.
-    Off,
-}
-
-impl Repair {
-    /// Default of `message_bytes`.
-    pub const MESSAGE_BYTES: NonZeroUsize = const { NonZeroUsize::new(16 << 10).unwrap() };
-
-    /// Returns the bytes that a message keeps; `None` if events are not repaired.
-    pub const fn message_bytes(self) -> Option<usize> {
-        match self {
-            Self::On { message_bytes } => Some(message_bytes),
-            Self::Off => None,
-        }
-    }
-}
-
 /// When a client is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ack {
@@ -392,7 +367,7 @@ mod tests {
         let access = Access::new(settings, ask, clock.clone(), secret, counted);
         let upstream = Upstream::Embedded(Embedded::with_store(store, clock, metrics));
         let (shadow, _runner) = Shadow::new(shards.clone(), secret);
-        let settings = Settings { max_list_bytes: MAX_LIST_BYTES, repair: Repair::Off, ..Settings::default() };
+        let settings = Settings { max_list_bytes: MAX_LIST_BYTES, repair: None, ..Settings::default() };
         let (tasks, stop, listed) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         listed.cancel();
         let upstream_up = IntGauge::new("up", "up").unwrap();

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::{Ack, Repair};
+use super::Ack;
 
 /// Settings of the HTTP interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,8 +25,14 @@ pub struct Settings {
     pub max_read_bytes: NonZeroUsize,
     /// When a client is answered, if its request does not set it. Default accepted.
     pub ack: Ack,
-    /// Whether events are repaired that the API server would refuse. Default on.
-    pub repair: Repair,
+    /// LIMIT: bytes that the message of an old-style event keeps if events are repaired that the API server would refuse;
+    /// `None` refuses them. Default 16 KiB.
+    pub repair: Option<NonZeroUsize>,
+}
+
+impl Settings {
+    /// Default of `repair`, if it is on.
+    pub const MESSAGE_BYTES: NonZeroUsize = const { NonZeroUsize::new(16 << 10).unwrap() };
 }
 
 impl Default for Settings {
@@ -40,7 +46,7 @@ impl Default for Settings {
             max_list_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
             max_read_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
             ack: Ack::Accepted,
-            repair: Repair::On { message_bytes: Repair::MESSAGE_BYTES.get() },
+            repair: Some(Self::MESSAGE_BYTES),
         }
     }
 }

@@ -19,7 +19,7 @@ use eventweir::correlator::{KeySecret, Pattern, Policy};
 use eventweir::event::{ApiGroup, Event, MicroTime, ObjectMeta, json};
 use eventweir::event_log::EventLog;
 use eventweir::explain;
-use eventweir::ingest::{self, Aliases, Face, Repair, Shared};
+use eventweir::ingest::{self, Aliases, Face, Shared};
 use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::shard::{self, Shards};
 use eventweir::status::Status;
@@ -96,7 +96,7 @@ impl Guarded {
         let ask = ask(&reviewer, &answers);
         let access = Access::new(settings, ask, clock.clone(), secret, Metrics::new(&registry));
         let upstream = upstream(&clock, &registry);
-        let settings = ingest::Settings { repair: Repair::Off, ..ingest::Settings::default() };
+        let settings = ingest::Settings { repair: None, ..ingest::Settings::default() };
         let shared = Shared {
             access: access.clone(),
             tasks: tokio_util::task::TaskTracker::new(),

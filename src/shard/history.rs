@@ -12,7 +12,7 @@ use super::storms::is_storm;
 use crate::clock::Now;
 use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, namespace_tag};
 use crate::event::Event;
-use crate::outbox::{self, Answer, DIGEST_REASON, Learned, RecordId};
+use crate::outbox::{self, Answer, DIGEST_REASON, Learned};
 
 /// LIMIT: listed events whose names are kept for the duration of a list. After a longer list, no record is taken for
 /// deleted; a patch notices it.
@@ -113,11 +113,9 @@ impl Shard {
             self.sources.put_last(source, Correlator::new(self.secret));
             self.source_count.set(self.sources.len());
         }
-        let outbox = &self.outbox;
-        let is_live = |record: RecordId| outbox.glimpse(record).is_some();
         if let Some(correlator) = self.sources.peek_mut(&source) {
             let before = correlator.tracked_keys();
-            correlator.adopt(event, count, settings, &mut self.next_record, is_live);
+            correlator.adopt(event, count, settings, &mut self.next_record, |id| self.outbox.glimpse(id).is_some());
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }
     }

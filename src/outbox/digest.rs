@@ -197,10 +197,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::Clock;
-    use crate::correlator::{KeySecret, Policy, Rate};
+    use crate::correlator::Rate;
     use crate::outbox::{Answer, Offer, Outbox, Request, WrittenAs};
-    use crate::shard::{self, Shard};
 
     fn folded(reason: &str, message: &str) -> Event {
         let mut event = Event { reason: reason.into(), message: message.into(), ..Event::default() };
@@ -252,32 +250,6 @@ mod tests {
         assert!(Digest::new(RecordId(1), &event, Now::at(5)).event.event_time.is_none());
         event.metadata.namespace = "kube-system".into();
         assert!(Digest::new(RecordId(1), &event, Now::at(5)).event.event_time.is_some());
-    }
-
-    /// Fault: each deletion that the watch showed searched all digests, so that of a namespace stopped a shard for minutes.
-    #[test]
-    fn a_digest_is_found_without_a_search_of_all() {
-        const DIGESTS: usize = 4000;
-        let policy = Policy::from(crate::correlator::Settings { burst_size: 0, qps: 0.0, ..Default::default() });
-        let outbox = Settings { digest_after: 0, ..Settings::default() };
-        let mut shard = Shard::new(KeySecret(1, 2), shard::Settings { outbox, ..shard::Settings::default() }, 1);
-        shard.identify("me");
-        let (clock, now) = (Clock::system(), Now::at(1));
-        let begin = clock.now().mono;
-        for number in 0..DIGESTS {
-            let mut event = Event { count: 1, ..folded("R", "m") };
-            event.involved_object.name = format_smolstr!("web-{number}");
-            shard.accept(event, 1, now, &policy).unwrap();
-        }
-        let folded = clock.now().mono;
-        let digests: Vec<Event> = shard.pending().map(|(event, _)| event.clone()).collect();
-        assert!(digests.len() == DIGESTS && digests.iter().all(|digest| digest.reason == DIGEST_REASON));
-        let began = clock.now().mono;
-        for event in digests {
-            shard.hold(&event, &event.metadata.name, shard::Lead::Name, now, &policy).unwrap();
-        }
-        let (folding, finding) = (folded.since(begin), clock.now().mono.since(began));
-        assert!(finding < folding, "{finding:?} {folding:?}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub fn repaired(body: &[u8]) -> Cow<'_, str> {
 /// LIMIT: values of a client's document, which takes some 70 bytes for each as a tree.
 const VALUES_MAX: usize = 100_000;
 
-/// Refuses a document with more than [`VALUES_MAX`] values. Reads nothing of one that is too short for so many.
+/// Refuses a document with more than 100,000 values. Reads nothing of one that is too short for so many.
 ///
 /// # Errors
 /// 413.

@@ -1,12 +1,12 @@
-//! Records that their correlator does not know, found by their names.
+//! Records that only their names lead to: their correlator does not know them, or not under the keys of their event.
 
 use std::num::NonZeroUsize;
 
 use super::{Lead, Shard};
 use crate::clock::Now;
-use crate::correlator::{Correlation, KeySecret, Policy, Settings};
+use crate::correlator::{Correlation, KeySecret, Policy, Settings, Suppression};
 use crate::event::Event;
-use crate::outbox::LostReason;
+use crate::outbox::{LostReason, Request};
 
 fn event(name: &str) -> Event {
     let mut event = Event { count: 1, reason: "BackOff".into(), message: "m".into(), ..Event::default() };
@@ -52,4 +52,32 @@ fn a_waiting_event_without_a_key_is_found_once_the_upstream_has_none_of_its_name
         assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
         assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
     }
+}
+
+/// Fault: under `suppression: drop`, its next write created the deleted event again, because it was not found by the
+/// stored event, which lacks the reporting fields.
+#[test]
+fn a_combined_record_is_found_by_its_stored_event() {
+    let (suppression, max_events) = (Suppression::Drop, NonZeroUsize::MIN);
+    let policy = Policy::from(Settings { suppression, max_events, ..Settings::default() });
+    let (mut shard, now, later) = (shard(), Now::at(1_000_000_000), Now::at(3_600_000_000_000));
+    shard.identify("me");
+    let accept = |shard: &mut Shard| {
+        let mut event = Event { reporting_controller: "kubelet".into(), ..Event::default() };
+        event.source.component = "kubelet".into();
+        shard.accept(event, 1, now, &policy).unwrap();
+    };
+    accept(&mut shard);
+    let mut stored = shard.write_all(now).pop().unwrap();
+    stored.metadata.resource_version = "1".into();
+    let before = shard.sizes().tracked_keys;
+    shard.learn(&stored, now, &policy);
+    assert_eq!(shard.sizes().tracked_keys, before);
+    accept(&mut shard);
+    let handle = shard.hold(&stored, &stored.metadata.name, Lead::Name, now, &policy).unwrap();
+    assert_eq!(shard.next_write(later), None);
+    shard.forget_record(&handle, later);
+    accept(&mut shard);
+    let write = shard.next_write(later).unwrap();
+    assert!(matches!(write.request, Request::Create { event, .. } if event.count == 1));
 }

@@ -500,10 +500,7 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
     use super::*;
-    use crate::correlator::{self, Suppression};
     use crate::outbox::Request;
 
     impl Shard {
@@ -524,34 +521,5 @@ mod tests {
             }
             all
         }
-    }
-
-    /// Fault: under `suppression: drop`, its next write created the deleted event again, because it was not found by the
-    /// stored event, which lacks the reporting fields.
-    #[test]
-    fn a_combined_record_is_found_by_its_stored_event() {
-        let (suppression, max_events) = (Suppression::Drop, NonZeroUsize::MIN);
-        let policy = Policy::from(correlator::Settings { suppression, max_events, ..correlator::Settings::default() });
-        let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
-        let (now, later) = (Now::at(1_000_000_000), Now::at(3_600_000_000_000));
-        shard.identify("me");
-        let accept = |shard: &mut Shard| {
-            let mut event = Event { reporting_controller: "kubelet".into(), ..Event::default() };
-            event.source.component = "kubelet".into();
-            shard.accept(event, 1, now, &policy).unwrap();
-        };
-        accept(&mut shard);
-        let mut stored = shard.write_all(now).pop().unwrap();
-        stored.metadata.resource_version = "1".into();
-        let before = shard.sizes().tracked_keys;
-        shard.learn(&stored, now, &policy);
-        assert_eq!(shard.sizes().tracked_keys, before);
-        accept(&mut shard);
-        let handle = shard.hold(&stored, &stored.metadata.name, Lead::Name, now, &policy).unwrap();
-        assert_eq!(shard.next_write(later), None);
-        shard.forget_record(&handle, later);
-        accept(&mut shard);
-        let write = shard.next_write(later).unwrap();
-        assert!(matches!(write.request, Request::Create { event, .. } if event.count == 1));
     }
 }

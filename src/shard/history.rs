@@ -71,12 +71,12 @@ impl Shard {
         self.read_lines(event);
         let count = outbox::count(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
-            if self.outbox.set_aside(handle.record, event) {
-                return false;
-            }
             if self.outbox.arrive(handle.record) {
                 self.settle(handle.record, Answer::Stored(Box::new(event.clone())), now);
                 return true;
+            }
+            if self.outbox.set_aside(handle.record, event) {
+                return false;
             }
             let tag = self.outbox.tag_count(handle.record, event);
             let learned = self.outbox.learn(handle.record, event, now);

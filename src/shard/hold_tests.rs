@@ -1,9 +1,10 @@
 //! Records that only their names lead to: their correlator does not know them, or not under the keys of their event.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
-use super::{Lead, Shard};
-use crate::clock::Now;
+use super::{Lead, Shard, Shards};
+use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, KeySecret, Policy, Settings, Suppression};
 use crate::event::Event;
 use crate::outbox::{LostReason, Request};
@@ -80,4 +81,19 @@ fn a_combined_record_is_found_by_its_stored_event() {
     accept(&mut shard);
     let write = shard.next_write(later).unwrap();
     assert!(matches!(write.request, Request::Create { event, .. } if event.count == 1));
+}
+
+/// Fault: it was lost, although the upstream shows it. What the watch showed of it was set aside.
+#[test]
+fn what_was_admitted_arrives_during_a_delete_without_an_answer() {
+    let (clock, secret) = (Clock::manual(1_000_000_000), KeySecret(1, 2));
+    let shards = Shards::new(NonZeroUsize::MIN, &super::Settings::default(), Policy::default(), clock, secret, 1);
+    shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1), "").unwrap();
+    let held = shards.hold(&event("a"), "a", Lead::Alias).unwrap();
+    let mut stored = event("a");
+    stored.metadata.resource_version = "7".into();
+    shards.learn(&stored);
+    held.doubt();
+    let ledger = shards.balance().ledger;
+    assert_eq!((ledger.total_written(), ledger.total_lost()), (1, 0));
 }

@@ -62,7 +62,8 @@ impl App {
     }
 
     fn load(&self) -> Result<Config, Errors> {
-        config::load_again(self.source.path.as_deref(), &self.source.overrides)
+        let active = self.config.lock().clone();
+        config::load_again(self.source.path.as_deref(), &self.source.overrides, &active)
     }
 
     fn apply(&self, loaded: Result<Config, Errors>) -> bool {

@@ -119,21 +119,23 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
     Config::checked(read_raw(path, overrides)?, overrides, Files::Read)
 }
 
-/// Does the same while the program runs.
+/// Does the same while the program runs with the configuration `active`.
 ///
 /// # Errors
-/// Everything that is wrong, at once. Also an empty file, because an editor may be about to write it, and a pipe.
-pub fn load_again(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
+/// Everything that is wrong, at once. Also an empty file that changes `active`, because an editor may be about to write
+/// it, and a pipe.
+pub fn load_again(path: Option<&Path>, overrides: &Overrides, active: &Config) -> Result<Config, Errors> {
     let Some(path) = path else { return load(None, overrides) };
     // A pipe cannot be read twice, and opening one may block.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(fault(path, "is not a regular file, so it was read at the start only"));
     }
     let text = read_file(path).map_err(|reason| fault(path, reason))?;
-    if text.trim().is_empty() {
-        return Err(fault(path, "is empty"));
+    let new = Config::checked(RawConfig::parse(&path.display().to_string(), &text)?, overrides, Files::Read)?;
+    if text.trim().is_empty() && !active.reload_diff(&new).is_empty() {
+        return Err(fault(path, "is empty; write `{}` for the defaults"));
     }
-    Config::checked(RawConfig::parse(&path.display().to_string(), &text)?, overrides, Files::Read)
+    Ok(new)
 }
 
 /// Does the same before the start, and also checks that the files of the listeners can be used.

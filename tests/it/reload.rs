@@ -9,7 +9,7 @@ use eventweir::app::ConfigSource;
 use eventweir::config::Overrides;
 use serde_json::json;
 
-use super::support::app::{Program, start_from};
+use super::support::app::{Program, start_as, start_from};
 use super::support::certificates::Authority;
 use super::support::events::{event, plain};
 
@@ -326,6 +326,24 @@ async fn an_invalid_file_between_loading_and_following_is_refused() {
     let following = tokio::time::timeout(Duration::from_secs(20), program.app.follow_config());
     assert!(following.await.is_err(), "it is applied");
     assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 0"));
+    program.stop().await;
+}
+
+/// Fault: a program that had started with an empty file refused it at once, and the alert of a failed reload fired.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_empty_at_the_start_stays_accepted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    std::fs::write(&path, "\n").unwrap();
+    let flags = [("--listen", "listen"), ("--admin-listen", "adminListen")];
+    let flags = flags.map(|(flag, key)| (flag, key, "127.0.0.1:0".to_owned())).into();
+    let source = ConfigSource { path: Some(path), overrides: Overrides { flags, ..Overrides::default() } };
+    let config = eventweir::config::load(source.path.as_deref(), &source.overrides).unwrap();
+    let program = start_as(config, source).await;
+    let following = tokio::time::timeout(Duration::from_secs(20), program.app.follow_config());
+    assert!(following.await.is_err(), "it is applied");
+    assert!(program.app.reload());
+    assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 1"));
     program.stop().await;
 }
 

@@ -953,6 +953,35 @@ fn follow_names_the_server_that_it_follows() {
 }
 
 #[test]
+fn a_second_ctrl_c_ends_the_drain() {
+    let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters:\n- name: a\n  \
+                      cluster: {server: 'http://127.0.0.1:1'}\ncontexts:\n- name: a\n  context: {cluster: a, user: a}\n\
+                      users:\n- name: a\n";
+    let ((_file, kubeconfig), (_config, config)) = (file(kubeconfig), file("shutdown: {drainTimeout: 1h}\n"));
+    let arguments = ["--upstream", "apiserver", "--kubeconfig", &kubeconfig, "--config", &config];
+    // `timeout`, so that the test fails instead of waiting for the drain.
+    let mut child = Command::new("timeout")
+        .args(["--foreground", "-s", "KILL", "60", env!("CARGO_BIN_EXE_eventweir"), "serve"])
+        .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"])
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let listening = lines.find(|line| line.contains("listening")).unwrap();
+    let listen = listening.split_once("listen=").unwrap().1.split_whitespace().next().unwrap();
+    assert!(try_post(listen, "web-0.1").unwrap().starts_with("HTTP/1.1 201 Created"));
+    // `timeout` hands the signal on.
+    let interrupt =
+        || assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    interrupt();
+    assert!(lines.any(|line| line.contains("stopping; what waits is written") && line.contains("occurrences=1")));
+    interrupt();
+    assert!(lines.any(|line| line.contains("occurrences are lost")));
+    assert_eq!(child.wait().unwrap().code(), Some(75));
+}
+
+#[test]
 fn serve_writes_an_event_log_and_stops_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("events.ndjson");

@@ -99,6 +99,8 @@ pub struct App {
     served: CancellationToken,
     stop_delivery: CancellationToken,
     stop_admin: CancellationToken,
+    /// Cancelled when the stop must not wait any longer.
+    hurry: CancellationToken,
     /// Cancelled when a task ended before the stop.
     broken: CancellationToken,
     secured: Secured,
@@ -199,6 +201,7 @@ impl App {
             served: CancellationToken::new(),
             stop_delivery: CancellationToken::new(),
             stop_admin: CancellationToken::new(),
+            hurry: CancellationToken::new(),
             broken: CancellationToken::new(),
         });
         app.run(listeners, runner)?;
@@ -400,21 +403,30 @@ impl App {
         self.broken.cancelled().await;
     }
 
+    /// Ends the drain of a [`stop`](Self::stop) at once: what still waits counts as after the timeout.
+    pub fn hurry(&self) {
+        self.hurry.cancel();
+    }
+
     /// Stops in order: asks clients to close their connections, accepts no more requests, and writes what waits until
     /// the deadline. The rest stays in the spool, or is counted as lost without one. Returns the final balance;
     /// occurrences that wait in it are in the spool.
     pub async fn stop(&self) -> Balance {
-        let config::Shutdown { drain_timeout: deadline, grace } = self.config.lock().shutdown;
+        let config::Shutdown { drain_timeout: timeout, grace } = self.config.lock().shutdown;
+        let deadline = tokio::time::sleep(timeout);
+        let occurrences = self.shards.balance().total_waiting();
+        tracing::info!(occurrences, ?timeout, "stopping; what waits is written until the timeout, or Ctrl-C");
         self.admin.start_draining();
         self.closing.cancel();
         // Without connections, serving on a local address ends at once. Occurrences that arrive meanwhile still need their
         // budget.
-        let grace = grace.min(deadline / 2);
+        let grace = grace.min(timeout / 2);
         if !grace.is_zero() {
-            let _served = tokio::time::timeout(grace, self.served.cancelled()).await;
+            let served = self.hurry.run_until_cancelled(self.served.cancelled());
+            let _served = tokio::time::timeout(grace, served).await;
         }
         self.stop_serving.cancel();
-        if !deadline.is_zero() {
+        if !timeout.is_zero() {
             self.monitor.drain();
             self.shards.drain();
             let drained = async {
@@ -424,7 +436,11 @@ impl App {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
-            let _in_time = tokio::time::timeout(deadline - grace, drained).await;
+            tokio::select! {
+                () = drained => {}
+                () = deadline => {}
+                () = self.hurry.cancelled() => {}
+            }
         }
         self.stop_delivery.cancel();
         self.shards.close();

@@ -1,5 +1,7 @@
 //! `serve`: runs the proxy until a signal.
 
+use std::pin::pin;
+
 use prometheus::Registry;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -69,7 +71,14 @@ async fn run(config: Config, source: ConfigSource, logs: logging::Handle) -> Res
             () = app.broken() => break true,
         }
     };
-    let ledger = app.stop().await.ledger;
+    let mut stopping = pin!(app.stop());
+    let ledger = loop {
+        tokio::select! {
+            balance = &mut stopping => break balance.ledger,
+            // A person asks for it. SIGTERM may come twice without one: the kubelet repeats it.
+            _ = interrupt.recv() => app.hurry(),
+        }
+    };
     let lost = ledger.lost(LostReason::Shutdown) + ledger.lost(LostReason::Unknown);
     match (broken, lost) {
         (true, _) => Err(Error::Broken),

@@ -147,6 +147,38 @@ async fn without_connections_the_stop_does_not_wait_for_late_ones() {
     assert!(clock.now().mono.since(before) < Duration::from_secs(30));
 }
 
+/// Fault: without connections the drain had only what the timeout is longer than the grace, which had not been used.
+#[tokio::test(start_paused = true)]
+async fn without_connections_the_drain_has_the_whole_timeout() {
+    let fake = FakeApiserver::new(Clock::simulated(START));
+    let program = start_before(&fake, "shutdown: {drainTimeout: 2m, grace: 1m}\n").await;
+    fake.set_up(false);
+    offer(&program, plain());
+    let comes_back = async {
+        tokio::time::sleep(Duration::from_secs(80)).await;
+        fake.set_up(true);
+    };
+    let (balance, ()) = tokio::join!(program.stop(), comes_back);
+    assert_eq!((balance.ledger.total_written(), fake.shown()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_is_hurried_does_not_wait_for_the_upstream() {
+    let fake = FakeApiserver::new(Clock::simulated(START));
+    let program = start_before(&fake, "shutdown: {drainTimeout: 10m, grace: 0s}\n").await;
+    fake.set_up(false);
+    offer(&program, plain());
+    let (app, clock) = (std::sync::Arc::clone(&program.app), fake.clock());
+    let before = clock.now().mono;
+    let hurry = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        app.hurry();
+    };
+    let (balance, ()) = tokio::join!(program.stop(), hurry);
+    assert_eq!(balance.ledger.lost(LostReason::Shutdown), 1);
+    assert!(clock.now().mono.since(before) < Duration::from_secs(30));
+}
+
 #[tokio::test(start_paused = true)]
 async fn delivery_that_is_cut_off_leaves_everything_in_the_outbox() {
     let mut bench = Bench::new();

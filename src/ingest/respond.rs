@@ -115,6 +115,12 @@ pub(super) fn warned(mut response: Response, warnings: &[String]) -> Response {
 const WARNINGS_LETTERS_MAX: usize = 4 * 1024;
 const CUT_LETTERS: usize = 256;
 
+/// Returns the warnings that a header can carry, in their limits.
+pub(super) fn carried(warnings: &[String]) -> Vec<String> {
+    let carried = bounded(warnings).into_iter().filter(|text| !text.contains(char::is_control));
+    carried.map(str::to_owned).collect()
+}
+
 /// Deduplicates warnings and cuts them to the API server's limits
 /// (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
 fn bounded(warnings: &[String]) -> Vec<&str> {

@@ -66,6 +66,33 @@ async fn each_line_has_its_result_in_order() {
     assert_eq!((ledger.received(), ledger.total_rejected(), ledger.total_written()), (5, 2, 3));
 }
 
+/// Fault: a batch said nothing of a misspelt member, or of a message that it had cut.
+#[tokio::test]
+async fn a_line_has_the_warnings_of_a_single_post() {
+    let program = start("ingest: {messageBytes: 128}\n").await;
+    let client = &mut program.client().await;
+    let (mut misspelt, long) = (event("a", "m"), event("b", &"m".repeat(200)));
+    (misspelt["reasn"], misspelt["source"]["hosts"]) = (json!("R"), json!("node-1"));
+    let mut refused = long.clone();
+    (refused["lable"], refused["type"]) = (json!("x"), json!("bad"));
+    refused["involvedObject"]["namespace"] = json!("other");
+    let lines = [misspelt, long, refused, event("b", "m")].map(|line| line.to_string());
+    let mut single = Vec::new();
+    for line in &lines {
+        let reply = client.send("POST", EVENTS, &[("Content-Type", "application/json")], line.as_bytes()).await;
+        let texts = reply.headers("Warning").map(|text| text.strip_prefix("299 - ").unwrap());
+        single.push(texts.map(|text| serde_json::from_str(text).unwrap()).collect::<Vec<String>>());
+    }
+    let results = post(client, &lines.join("\n")).await;
+    let warnings = |result: &Value| result["warnings"].as_array().cloned().unwrap_or_default();
+    let batch: Vec<_> = results.iter().map(|result| json!(warnings(result))).collect();
+    assert_eq!(json!(batch), json!(single));
+    assert_eq!(single.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1, 0], "{single:?}");
+    assert!(results[3].get("warnings").is_none());
+    program.settle().await;
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn durable_lines_are_answered_after_their_commit() {
     let folder = tempfile::tempdir().unwrap();
@@ -201,8 +228,11 @@ async fn items_of_a_list_have_its_group_unless_they_name_another() {
         "regarding": { "kind": "Pod", "name": "a", "namespace": "shop" }, "action": "A", "eventTime": "2026-03-01T08:00:30.000000Z",
         "reportingController": "tool", "reportingInstance": "tool-1",
     });
+    // An item that is of another group by its members has that one.
+    let mut other = new_style.clone();
+    (other["metadata"]["name"], other["note"]) = (json!("n.2"), json!("another note"));
     for (version, items) in
-        [("events.k8s.io/v1", json!([new_style, event("b", "m")])), ("v1", json!([event("b", "m")]))]
+        [("events.k8s.io/v1", json!([new_style, event("b", "m")])), ("v1", json!([event("b", "m"), other]))]
     {
         let list = json!({ "kind": "EventList", "apiVersion": version, "items": items });
         let results = post(client, &list.to_string()).await;
@@ -213,7 +243,7 @@ async fn items_of_a_list_have_its_group_unless_they_name_another() {
     stored.sort_by(|one, other| one.message.cmp(&other.message));
     let shown: Vec<_> =
         stored.iter().map(|event| (&*event.message, &*event.involved_object.name, event.count)).collect();
-    assert_eq!(shown, [("a note", "a", 1), ("m", "b", 2)]);
+    assert_eq!(shown, [("a note", "a", 1), ("another note", "a", 1), ("m", "b", 2)]);
     assert_eq!(post(client, r#"{"kind":"EventList","apiVersion":"v1","items":null}"#).await.len(), 0);
     program.stop().await;
 }

@@ -30,9 +30,10 @@ use super::asked::Asked;
 use super::occurrence::Taken;
 use super::options::Parameters;
 use super::rejection::Rejection;
-use super::{Ack, Face, ack, create, decode};
+use super::{Ack, Face, ack, create, decode, respond};
 use crate::access::Caller;
-use crate::event::json::{self, FieldValidation, Many};
+use crate::event::json::{self, Decoded, FieldValidation, Many};
+use crate::event::repair::Repair;
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
 use crate::server::Reading;
@@ -126,11 +127,19 @@ struct Batch {
 #[error("the results of the batch were not read in time")]
 struct ResultsUnread;
 
-/// The result of an event: its acceptance, or the refusal.
-type Result = std::result::Result<Taken, Box<Status>>;
+/// The result of an event: its acceptance or the refusal, and warnings.
+#[derive(Debug)]
+struct Result {
+    taken: std::result::Result<Taken, Box<Status>>,
+    warnings: Vec<String>,
+}
 
-/// A decoded text: the group of its event, or the refusal.
-type Read = std::result::Result<ApiGroup, Rejection>;
+/// A decoded text: the group of its event or the refusal, and warnings.
+struct Read {
+    group: std::result::Result<ApiGroup, Rejection>,
+    // LIMIT: as many as a header carries.
+    warnings: Vec<String>,
+}
 
 /// Whether to continue.
 type Flow = std::ops::ControlFlow<()>;
@@ -263,7 +272,8 @@ impl Batch {
         let _turn = match turn {
             Ok(turn) => turn,
             Err(status) => {
-                let refused: Vec<Result> = texts.map(|_text| Err(Box::new(status.clone()))).collect();
+                let refuse = |_text| Result { taken: Err(Box::new(status.clone())), warnings: Vec::new() };
+                let refused: Vec<Result> = texts.map(refuse).collect();
                 self.face.0.shards.reject(RejectReason::Limited, refused.len() as u64);
                 return refused;
             }
@@ -274,18 +284,18 @@ impl Batch {
         let claim = || managed_fields::claim(&self.manager);
         let user = self.caller.as_ref().map_or("", |caller| &caller.name);
         let mut taken = self.face.accept_all(events, self.ack, user, claim).into_iter();
-        let result = |read: Read| match read {
+        let mut take = |group| match group {
             Ok(_) => {
                 // There is one result per decoded event.
                 let taken = taken.next().unwrap_or(Err(Full));
                 taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))
             }
-            Err(rejection) => {
-                self.face.0.shards.reject(rejection.reason, 1);
-                Err(rejection.status)
+            Err(Rejection { reason, status, .. }) => {
+                self.face.0.shards.reject(reason, 1);
+                Err(status)
             }
         };
-        read.into_iter().map(result).collect()
+        read.into_iter().map(|Read { group, warnings }| Result { taken: take(group), warnings }).collect()
     }
 
     /// Refuses events that the caller may not report, that are invalid, or that exceed its limits. Authorizes each
@@ -295,9 +305,9 @@ impl Batch {
         // LIMIT: one per event of a piece.
         let mut verdicts: HashMap<(ApiGroup, SmolStr), Option<Status>> = HashMap::new();
         let mut kept = Vec::with_capacity(events.len());
-        let groups = read.iter_mut().filter(|read| read.is_ok());
-        for (event, read) in events.into_iter().zip(groups) {
-            let Ok(group) = *read else { continue };
+        let decoded = read.iter_mut().filter(|read| read.group.is_ok());
+        for (event, read) in events.into_iter().zip(decoded) {
+            let Ok(group) = read.group else { continue };
             let verdict = if caller.is_some() {
                 match verdicts.entry((group, event.metadata.namespace.clone())) {
                     Entry::Occupied(entry) => entry.into_mut().as_ref(),
@@ -311,10 +321,13 @@ impl Batch {
             };
             match verdict {
                 // Not recorded for `explain`: a caller without permission for a namespace leaves no trace in it.
-                Some(status) => *read = Err(Rejection::new(RejectReason::Denied, status.clone())),
+                Some(status) => read.group = Err(Rejection::new(RejectReason::Denied, status.clone())),
                 None => match self.pass(group, event) {
-                    Ok(event) => kept.push(event),
-                    Err(rejection) => *read = Err(rejection),
+                    Ok((event, repairs)) => {
+                        read.warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
+                        kept.push(event);
+                    }
+                    Err(rejection) => read.group = Err(rejection),
                 },
             }
         }
@@ -322,38 +335,38 @@ impl Batch {
     }
 
     /// Passes an event through the checks of a single POST.
-    fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<Event, Rejection> {
+    fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<(Event, Vec<Repair>), Rejection> {
         let namespace = event.metadata.namespace.clone();
         let passed = create::pass(&self.face, self.caller.as_ref(), group, &namespace, &mut event);
-        passed.inspect_err(|rejection| self.face.note_rejection(&event, 1, rejection))?;
-        Ok(event)
+        let repairs = passed.inspect_err(|rejection| self.face.note_rejection(&event, 1, rejection))?;
+        Ok((event, repairs))
     }
 
     /// Waits until the events have reached the requested `ack`, and appends their results to `lines`. Sends `lines`
     /// when they fill a chunk, or at the end if the client waits for them.
     async fn answer(&mut self, mut results: Vec<Result>, lines: &mut Vec<u8>) -> Flow {
-        let is_taken = results.iter().any(Result::is_ok);
+        let is_taken = results.iter().any(|result| result.taken.is_ok());
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
         let fates = if self.ack == Ack::Written { self.fates(&mut results).await } else { Vec::new() };
         let mut fates = fates.into_iter();
         lines.reserve(results.len().saturating_mul(LINE_BYTES));
-        for result in results {
+        for Result { taken, warnings } in results {
             self.number = self.number.saturating_add(1);
-            match result {
+            match taken {
                 Ok(Taken { outcome, .. }) => {
                     let fate = fates.next().flatten();
                     if let Some(Fate::Refused(refusal)) = fate {
-                        failure(self.number, &refusal.status, lines);
+                        failure(self.number, &refusal.status, &warnings, lines);
                     } else {
                         let reached = match self.ack {
                             Ack::Written if fate.is_some() => "written",
                             Ack::Durable if unkept.is_none() => "durable",
                             Ack::Accepted | Ack::Durable | Ack::Written => "accepted",
                         };
-                        success(self.number, outcome, reached, lines);
+                        success(self.number, outcome, reached, &warnings, lines);
                     }
                 }
-                Err(status) => failure(self.number, &status, lines),
+                Err(status) => failure(self.number, &status, &warnings, lines),
             }
             if lines.len() >= CHUNK_BYTES && self.send(std::mem::take(lines)).await.is_break() {
                 return Flow::Break(());
@@ -371,7 +384,7 @@ impl Batch {
         // LIMIT: one request timeout for the whole piece; after it the results say how far the events have come.
         let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
         let mut fates = Vec::with_capacity(results.len());
-        for Taken { waiting, .. } in results.iter_mut().flatten() {
+        for Taken { waiting, .. } in results.iter_mut().filter_map(|result| result.taken.as_mut().ok()) {
             fates.push(match waiting {
                 Some(waiting) => tokio::select! {
                     biased;
@@ -382,7 +395,8 @@ impl Batch {
             });
         }
         // The last one first: a total was compared with those before it.
-        for (fate, taken) in fates.iter().rev().zip(results.iter().flatten().rev()) {
+        let taken = results.iter().filter_map(|result| result.taken.as_ref().ok());
+        for (fate, taken) in fates.iter().rev().zip(taken.rev()) {
             if let (Some(Fate::Refused(_)), Some(total)) = (fate, &taken.total) {
                 self.face.take_back(&total.0, total.1);
             }
@@ -395,7 +409,7 @@ impl Batch {
         self.number = self.number.saturating_add(1);
         self.face.0.shards.reject(reason, 1);
         let mut line = Vec::new();
-        failure(self.number, status, &mut line);
+        failure(self.number, status, &[], &mut line);
         let _last = self.send(line).await;
     }
 
@@ -415,17 +429,19 @@ impl Batch {
     }
 }
 
-/// Decodes events, of this group unless they state another. Returns the events, and for each text the group of its event
-/// or the refusal.
+/// Decodes events, of this group unless they state another. Returns the events, and what was read of each text.
 fn read_events<'t>(texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (Vec<Event>, Vec<Read>) {
     let mut events = Vec::new();
-    let read = texts.map(|text| -> Read {
+    let read = texts.map(|text| {
         let group = group_of(text, group);
-        let decoded = json::decode(group, text, FieldValidation::Ignore);
-        let mut event = decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))?.event;
-        event.default_namespace();
-        events.push(event);
-        Ok(group)
+        match json::decode(group, text, FieldValidation::Warn) {
+            Ok(Decoded { mut event, warnings }) => {
+                event.default_namespace();
+                events.push(event);
+                Read { group: Ok(group), warnings: respond::carried(&warnings) }
+            }
+            Err(error) => Read { group: Err(Rejection::new(RejectReason::Malformed, error)), warnings: Vec::new() },
+        }
     });
     let read = read.collect();
     (events, read)

@@ -6,24 +6,28 @@ use crate::shard::Outcome;
 use crate::status::Status;
 
 /// Appends the result of an accepted event.
-pub(super) fn success(event: u64, outcome: Outcome, ack: &str, lines: &mut Vec<u8>) {
+pub(super) fn success(event: u64, outcome: Outcome, ack: &str, warnings: &[String], lines: &mut Vec<u8>) {
     #[derive(Serialize)]
     struct Accepted<'a> {
         event: u64,
         outcome: &'a str,
         ack: &'a str,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        warnings: &'a [String],
     }
-    append(&Accepted { event, outcome: outcome.label(), ack }, lines);
+    append(&Accepted { event, outcome: outcome.label(), ack, warnings }, lines);
 }
 
 /// Appends the result of a refused event.
-pub(super) fn failure(event: u64, status: &Status, lines: &mut Vec<u8>) {
+pub(super) fn failure(event: u64, status: &Status, warnings: &[String], lines: &mut Vec<u8>) {
     #[derive(Serialize)]
-    struct Refused<S> {
+    struct Refused<'a, S> {
         event: u64,
         status: S,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        warnings: &'a [String],
     }
-    append(&Refused { event, status: status.document() }, lines);
+    append(&Refused { event, status: status.document(), warnings }, lines);
 }
 
 fn append(result: &impl Serialize, lines: &mut Vec<u8>) {

@@ -68,14 +68,15 @@ fn until_quote(text: &[u8]) -> Option<&[u8]> {
     text.get(..end)
 }
 
-/// Returns the group that an event states, or `otherwise` if it states none, like the items of a list.
+/// Returns the group that an event states or whose members it has, or `otherwise`, as for the items of a list.
 pub(super) fn group_of(text: &[u8], otherwise: ApiGroup) -> ApiGroup {
     static EVENTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"events.k8s.io/v1\""));
+    static NEW_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"regarding\""));
     static OLD_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"involvedObject\""));
     // In this order, because most events are old-style and have this member early.
     if OLD_STYLE.find(text).is_some() {
         ApiGroup::Core
-    } else if EVENTS.find(text).is_some() {
+    } else if EVENTS.find(text).is_some() || NEW_STYLE.find(text).is_some() {
         ApiGroup::Events
     } else {
         otherwise

@@ -168,10 +168,15 @@ impl Admin {
         self.0.reload.notified().await;
     }
 
-    /// Returns the checks of readiness. A full outbox is none of them: repeats of known records need no room, and other
+    /// Returns the checks of readiness, each with its state if it has passed. A full outbox is none of them: repeats of known records need no room, and other
     /// replicas are full too while the upstream is away.
-    fn checks(&self) -> [(&'static str, bool); 2] {
-        [("accepting", !self.is_draining()), ("history", self.0.history.is_ready())]
+    fn checks(&self) -> [(&'static str, Option<&'static str>); 2] {
+        let history = &self.0.history;
+        let known = if history.is_synced() || history.mode() == history::Mode::Off { "ok" } else { "not followed" };
+        [
+            ("accepting", Some("ok").filter(|_| !self.is_draining())),
+            ("history", Some(known).filter(|_| history.is_ready())),
+        ]
     }
 
     /// Describes the state of the upstream.
@@ -202,7 +207,7 @@ async fn scrape(State(admin): State<Admin>) -> Response {
 }
 
 async fn livez(State(admin): State<Admin>) -> Response {
-    verdict(&[("delivery-turns", admin.is_live())], None)
+    verdict(&[("delivery-turns", admin.is_live().then_some("ok"))], None)
 }
 
 async fn readyz(State(admin): State<Admin>) -> Response {
@@ -259,15 +264,15 @@ async fn authenticated(admin: Admin, request: Request, next: impl Answer) -> Res
 }
 
 /// Formats one line per check, as the apiserver's verbose health answers.
-fn verdict(checks: &[(&str, bool)], upstream: Option<&str>) -> Response {
+fn verdict(checks: &[(&str, Option<&str>)], upstream: Option<&str>) -> Response {
     let mut text = String::new();
     for (name, passed) in checks {
-        text += &if *passed { format!("[+]{name} ok\n") } else { format!("[-]{name} failed\n") };
+        text += &passed.map_or_else(|| format!("[-]{name} failed\n"), |state| format!("[+]{name} {state}\n"));
     }
     if let Some(upstream) = upstream {
         text += &format!("upstream {upstream}\n");
     }
-    let passed = checks.iter().all(|(_, passed)| *passed);
+    let passed = checks.iter().all(|(_, passed)| passed.is_some());
     let code = if passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, text).into_response()
 }

@@ -260,6 +260,8 @@ async fn a_watch_that_is_open_again_is_followed_without_an_event() {
     // Fault: the page took the time since the last message for the time since the watch broke.
     let page = program.admin().await.get("/").await.text();
     assert!(page.contains("<dt>history</dt><dd>not followed, last message 0 s ago</dd>"), "{page}");
+    let ready = program.admin().await.get("/readyz").await;
+    assert!(ready.status == 200 && ready.text().contains("[+]history not followed\n"), "{}", ready.text());
     drop(watch);
     program.until_metric("eventweir_history_synced", |synced| synced == 1.0).await;
     program.stop().await;

@@ -330,7 +330,7 @@ fn alarms(admin: &Admin, [lost, by_fault]: [u64; 2], full: usize) -> Vec<(String
         let text = format!("! FULL: the outbox is {full} % full; at 100 % new records are refused with 429.");
         alarms.push((text, "eventweir_outbox_records"));
     }
-    for (check, _) in admin.checks().into_iter().filter(|(_, passed)| !passed) {
+    for (check, _) in admin.checks().into_iter().filter(|(_, passed)| passed.is_none()) {
         alarms.push((format!("! NOT READY: {check} fails."), "readyz"));
     }
     if upstream.starts_with("forbidden") {

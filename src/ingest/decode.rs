@@ -9,7 +9,7 @@ use super::form::Media;
 use super::rejection::Rejection;
 use super::{Settings, yaml};
 use crate::event::json::{self, Decoded, FieldValidation};
-use crate::event::{ApiGroup, protobuf};
+use crate::event::{ApiGroup, cut, protobuf};
 use crate::ledger::RejectReason;
 use crate::server::{self, FairPlaces, Read, Unread};
 use crate::status::Status;
@@ -19,9 +19,13 @@ pub(super) fn media(headers: &HeaderMap) -> Result<Media, Rejection> {
     if headers.get(CONTENT_TYPE).is_none_or(HeaderValue::is_empty) {
         return Ok(Media::Json);
     }
-    Media::named(media_type(headers)).ok_or_else(|| {
-        let message = "the body of the request was in an unknown format - accepted media types include: application/json, \
-                       application/yaml, application/vnd.kubernetes.protobuf";
+    let media_type = media_type(headers);
+    Media::named(media_type).ok_or_else(|| {
+        let message = format!(
+            "the body of the request was in an unknown format, {:?} - accepted media types include: application/json, \
+             application/yaml, application/vnd.kubernetes.protobuf",
+            cut(media_type, 64)
+        );
         Rejection::new(RejectReason::MediaType, Status::new(415, "UnsupportedMediaType", message))
     })
 }

@@ -46,7 +46,7 @@ async fn bad_posts_are_refused_and_not_recorded() {
     refused(client, &[JSON], &large, 413, "RequestEntityTooLarge", "Request entity too large: limit is 4096").await;
     // The rest of a too large body is not read, so the connection ends.
     let client = &mut program.client().await;
-    let unknown = "the body of the request was in an unknown format - accepted media types include: application/json, \
+    let unknown = "the body of the request was in an unknown format, \"text/csv\" - accepted media types include: application/json, \
                    application/yaml, application/vnd.kubernetes.protobuf";
     refused(client, &[("Content-Type", "text/csv")], &of(&|_| {}), 415, "UnsupportedMediaType", unknown).await;
     let formats = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, \

@@ -48,6 +48,9 @@ pub enum FieldValidation {
     Strict,
 }
 
+/// How a text that is compressed with gzip begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
 /// Returns the refusal of an Event that cannot be decoded.
 pub(super) fn unhandled(fault: &str) -> Box<Status> {
     Status::bad_request(format!("Event in version \"v1\" cannot be handled as a Event: {fault}")).into()
@@ -70,7 +73,9 @@ fn decode_with(mut pass: Pass, body: &[u8], validation: FieldValidation) -> Resu
     if let Err(error) = &read
         && error.classify() != Category::Data
     {
-        return Err(Status::bad_request(format!("the body is not JSON: {error}")).into());
+        let why =
+            if body.starts_with(&GZIP) { "it is compressed, and must not be".to_owned() } else { error.to_string() };
+        return Err(Status::bad_request(format!("the body is not JSON: {why}")).into());
     }
     let Pass { stated: [kind, api_version], fault_at, strict, .. } = pass;
     check_kind(group, &kind, &api_version)?;

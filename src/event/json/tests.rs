@@ -138,6 +138,9 @@ fn managed_fields_with_very_many_values_are_dropped() {
 #[test]
 fn invalid_json_is_reported_with_line_and_column() {
     refused("", "the body is not JSON: EOF while parsing a value at line 1 column 0");
+    let body: &[u8] = b"\x1f\x8b\x08";
+    let error = decode(ApiGroup::Core, body, FieldValidation::Warn).unwrap_err();
+    assert_eq!(error.message, "the body is not JSON: it is compressed, and must not be");
     refused("{}\nx", "the body is not JSON: trailing characters at line 2 column 1");
     refused("{\"count\":1,}", "the body is not JSON: trailing comma at line 1 column 12");
     // Unknown members are skipped without recursion.

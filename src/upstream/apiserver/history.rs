@@ -4,17 +4,18 @@
 use std::borrow::Cow;
 use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Body as HttpBody, Frame};
 use kube::client::Body;
 use kube::core::ObjectMeta;
+use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use parking_lot::Mutex;
@@ -115,6 +116,28 @@ impl Resource for Watched {
     }
 }
 
+/// The pauses after faults. kube starts again from the shortest one after each step that is no fault, even the one before
+/// a list is asked for; these do so only after an event of a watch, or two minutes without a fault.
+struct Pauses {
+    pauses: watcher::DefaultBackoff,
+    has_followed: Arc<AtomicBool>,
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        if self.has_followed.swap(false, Ordering::Relaxed) {
+            self.pauses.reset();
+        }
+        self.pauses.next()
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {}
+}
+
 impl Apiserver {
     /// Lists the events of one namespace or of all and watches them without end. Calls `watching` when a watch has
     /// opened, which may be long before its first event.
@@ -129,7 +152,14 @@ impl Apiserver {
             None => Api::all(client),
         };
         let config = watcher::Config::default().page_size(PAGE).timeout(WATCH_SECONDS);
-        watcher(api, config).default_backoff().map(|news| match news {
+        let has_followed = Arc::new(AtomicBool::new(false));
+        let pauses = Pauses { pauses: watcher::DefaultBackoff::default(), has_followed: Arc::clone(&has_followed) };
+        let steps = watcher(api, config).inspect_ok(move |step| {
+            if matches!(step, watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
+                has_followed.store(true, Ordering::Relaxed);
+            }
+        });
+        steps.backoff(pauses).map(|news| match news {
             Ok(watcher::Event::Init) => News::Begins,
             Ok(watcher::Event::InitApply(watched)) => News::Listed(Box::new(watched.event)),
             Ok(watcher::Event::InitDone) => News::Complete,
@@ -339,6 +369,54 @@ mod tests {
         let repeats = "the list repeats a page";
         assert_eq!(shown[..], ["Begins", repeats, "Begins", repeats]);
         assert_eq!(pages.load(Ordering::Relaxed), 4);
+    }
+
+    /// Fault: the pause between failing lists never grew, so every process listed all events once per second.
+    #[tokio::test(start_paused = true)]
+    async fn pauses_between_lists_grow_while_no_watch_holds() {
+        for is_list_answered in [false, true] {
+            let asked = Arc::new(AtomicU32::new(0));
+            let requests = Arc::clone(&asked);
+            let answer = move |request: Request<Body>| {
+                asked.fetch_add(1, Ordering::Relaxed);
+                let (code, body) = match (is_watch(&request), is_list_answered) {
+                    (false, true) => (200, LIST),
+                    (false, false) => (500, "{}"),
+                    (true, _) => (410, "{}"),
+                };
+                let mut answer = Response::new(boxed(Body::from(body.as_bytes().to_vec())));
+                *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+                async move { Ok::<_, BoxError>(answer) }
+            };
+            let apiserver = behind(tower::service_fn(answer), Clock::manual(0));
+            let follow = apiserver.history(None, Arc::new(|| ())).for_each(|_| ready(()));
+            tokio::time::timeout(Duration::from_secs(600), follow).await.unwrap_err();
+            let number = requests.load(Ordering::Relaxed);
+            assert!((8..60).contains(&number), "{number} requests; the list is answered: {is_list_answered}");
+        }
+    }
+
+    /// Pauses start from the shortest one again after an event of a watch: a load balancer may end each watch.
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_breaks_off_after_an_event_is_soon_begun_again() {
+        let (asked, clock) = (Arc::new(AtomicU32::new(0)), Clock::manual(0));
+        let (begun, time) = (Arc::clone(&asked), clock.clone());
+        let answer = move |request: Request<Body>| {
+            let watch = is_watch(&request).then(|| begun.fetch_add(1, Ordering::Relaxed));
+            let body = watch.map_or(LIST.to_owned(), |number| {
+                let meta = format!(r#"{{"name":"a","resourceVersion":"{}"}}"#, number + 8);
+                format!("{{\"type\":\"ADDED\",\"object\":{{\"metadata\":{meta}}}}}\n")
+            });
+            time.advance(WATCH_MIN);
+            let end = watch.map(|_| Err::<Frame<Bytes>, BoxError>("the connection was closed".into()));
+            let pieces = stream::iter([Ok(Frame::data(Bytes::from(body)))].into_iter().chain(end));
+            async move { Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(pieces)))) }
+        };
+        let apiserver = behind(tower::service_fn(answer), clock);
+        let follow = apiserver.history(None, Arc::new(|| ())).for_each(|_| ready(()));
+        tokio::time::timeout(Duration::from_secs(600), follow).await.unwrap_err();
+        let number = asked.load(Ordering::Relaxed);
+        assert!((370..=760).contains(&number), "{number} watches");
     }
 
     /// Fault: the version was tried again without an end, and nothing showed that the events were not followed.

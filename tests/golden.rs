@@ -154,8 +154,9 @@ struct Replay {
 
 impl Replay {
     fn new(header: &Value) -> Self {
-        let (correlator, records) = (Correlator::new(SECRET), HashMap::new());
-        Self { correlator, settings: settings(header), next_record: 0, records }
+        let (settings, records) = (settings(header), HashMap::new());
+        let correlator = Correlator::new(SECRET, settings.lru_cache_size);
+        Self { correlator, settings, next_record: 0, records }
     }
 
     fn correlate(&mut self, step: &Value) -> Value {
@@ -180,7 +181,7 @@ impl Replay {
             RecordId(*next_record - 1)
         });
         self.correlator.settle(key, record, &Settled::Forgotten);
-        self.correlator.remember(key, record, stored, true, &self.settings);
+        self.correlator.remember(key, record, stored, true);
     }
 }
 

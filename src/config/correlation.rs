@@ -96,8 +96,7 @@ fn rule(section: &mut Section<'_>, rule: &mut Rule) {
             section.set_list(key, patterns, &values::patterns());
         }
     });
-    let component_alone = Matches { component: rule.matches.component.clone(), ..Matches::default() };
-    let own_source = rule.matches == component_alone;
+    let own_source = rule.matches.is_by_source();
     section.within("set", |section| {
         if section.has("lruCacheSize") && !own_source {
             section.conflict(

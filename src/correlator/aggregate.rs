@@ -1,6 +1,8 @@
 //! Step 1: combines many events that differ only in their message into one event. Mirrors
 //! `EventAggregator.EventAggregate` in `tools/record/events_cache.go`.
 
+use std::num::NonZeroUsize;
+
 use smallvec::SmallVec;
 
 use super::key::Key;
@@ -42,11 +44,17 @@ pub(super) fn is_alone(groups: &LruMap<Group>, group: Key, local: Key, now: Now,
     entry.is_some_and(|entry| entry.local_keys.contains(&local.half()))
 }
 
-/// Counts the event in its group, and returns how it is counted.
-pub(super) fn observe(groups: &mut LruMap<Group>, group: Key, local: Key, now: Now, settings: &Settings) -> Route {
+/// Counts the event in its group, of at most `max`, and returns how it is counted.
+pub(super) fn observe(
+    (groups, max): (&mut LruMap<Group>, NonZeroUsize),
+    group: Key,
+    local: Key,
+    now: Now,
+    settings: &Settings,
+) -> Route {
     let local = local.half();
     let new = || Group { last: now.mono, local_keys: SmallVec::new() };
-    let entry = groups.get_or_insert_within(group, settings.lru_cache_size, new);
+    let entry = groups.get_or_insert_within(group, max, new);
     if !entry.is_current(now, settings) {
         entry.local_keys.clear();
     }
@@ -159,7 +167,11 @@ mod tests {
         for (message, max) in [(1, 3), (2, 3), (3, 3), (1, 3), (1, 1), (4, 1), (2, 2), (5, 9)] {
             let (group, local, settings) = (Key(9), Key(message), settings(max));
             let looked_up = peek(&groups, group, local, now, &settings);
-            assert_eq!(looked_up, observe(&mut groups, group, local, now, &settings), "{message} {max}");
+            assert_eq!(
+                looked_up,
+                observe((&mut groups, settings.lru_cache_size), group, local, now, &settings),
+                "{message} {max}"
+            );
         }
     }
 }

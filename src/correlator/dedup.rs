@@ -83,7 +83,7 @@ impl Correlator {
         let record = RecordId(*next_record);
         *next_record += 1;
         let observation = Observation::new(record, event, event.count, false);
-        self.observations.put_within(key, observation, settings.lru_cache_size);
+        self.observations.put_within(key, observation, self.cache_size);
         (record, None)
     }
 }

@@ -49,7 +49,7 @@ impl Correlator {
             }
         }
         // Not without room, so that history evicts no live observation; this one is the next to be evicted.
-        if self.observations.contains(&key) || self.observations.len() < settings.lru_cache_size.get() {
+        if self.observations.contains(&key) || self.observations.len() < self.cache_size.get() {
             let observation = Observation::new(RecordId(*next_record), event, count, true);
             self.observations.put_last(key, observation);
             *next_record += 1;

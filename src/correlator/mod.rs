@@ -15,6 +15,8 @@ mod patch;
 mod policy;
 mod settings;
 
+use std::num::NonZeroUsize;
+
 pub use aggregate::record_name;
 pub use budget::{Rate, TokenBucket};
 pub use history::{is_newer, namespace_tag};
@@ -49,12 +51,14 @@ pub struct RecordId(pub u64);
 #[derive(Debug)]
 pub struct Correlator {
     secret: KeySecret,
-    // LIMIT: `lru_cache_size` entries; the least recently used group is evicted and its threshold starts over.
+    /// Entries of each cache; see [`Policy::lru_cache_size`].
+    pub cache_size: NonZeroUsize,
+    // LIMIT: `cache_size` entries; the least recently used group is evicted and its threshold starts over.
     groups: LruMap<Group>,
-    // LIMIT: `lru_cache_size` entries; the least recently used one is evicted, and its next repeat begins a new record.
+    // LIMIT: `cache_size` entries; the least recently used one is evicted, and its next repeat begins a new record.
     observations: LruMap<Observation>,
     /// Budgets under `Suppression::Drop`; a deferred write pays in the outbox.
-    // LIMIT: `lru_cache_size` entries; an evicted bucket is full at its next use.
+    // LIMIT: `cache_size` entries; an evicted bucket is full at its next use.
     buckets: Option<Box<LruMap<TokenBucket>>>,
 }
 
@@ -136,8 +140,8 @@ pub enum Verdict {
 
 impl Correlator {
     /// Creates the state of a new source.
-    pub fn new(secret: KeySecret) -> Self {
-        Self { secret, groups: LruMap::default(), observations: LruMap::default(), buckets: None }
+    pub fn new(secret: KeySecret, cache_size: NonZeroUsize) -> Self {
+        Self { secret, cache_size, groups: LruMap::default(), observations: LruMap::default(), buckets: None }
     }
 
     /// Returns the number of entries in all caches, which the memory limits count.
@@ -145,7 +149,7 @@ impl Correlator {
         self.groups.len() + self.observations.len() + self.buckets.as_ref().map_or(0, |buckets| buckets.len())
     }
 
-    /// Returns the number of groups and observations that `lru_cache_size` has evicted so far.
+    /// Returns the number of groups and observations that `cache_size` has evicted so far.
     pub const fn evicted_keys(&self) -> u64 {
         self.groups.evicted() + self.observations.evicted()
     }
@@ -231,7 +235,8 @@ impl Correlator {
         let route = if is_combined(event, settings) {
             Route::Combined
         } else {
-            aggregate::observe(&mut self.groups, keys.aggregate, keys.local, now, settings)
+            let ours = (&mut self.groups, self.cache_size);
+            aggregate::observe(ours, keys.aggregate, keys.local, now, settings)
         };
         let key = match route {
             Route::Plain => keys.event,
@@ -278,17 +283,17 @@ impl Correlator {
             Suppression::Defer => Verdict::Owe { rate },
             Suppression::Drop => {
                 let buckets = self.buckets.get_or_insert_default();
-                let bucket = buckets.get_or_insert_within(budget, settings.lru_cache_size, TokenBucket::default);
+                let bucket = buckets.get_or_insert_within(budget, self.cache_size, TokenBucket::default);
                 if bucket.take(rate, now.mono) { Verdict::Pass } else { Verdict::Drop }
             }
         }
     }
 
     /// Remembers a record of an earlier process, unless its key already has one.
-    pub fn remember(&mut self, key: Key, record: RecordId, event: &Event, stored: bool, settings: &Settings) {
+    pub fn remember(&mut self, key: Key, record: RecordId, event: &Event, stored: bool) {
         if !self.observations.contains(&key) {
             let observation = Observation::new(record, event, event.count, stored);
-            self.observations.put_within(key, observation, settings.lru_cache_size);
+            self.observations.put_within(key, observation, self.cache_size);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The policy selects the settings of an event: the base settings, or those of the first rule that matches it.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
@@ -71,6 +72,12 @@ impl fmt::Display for Pattern {
 }
 
 impl Matches {
+    /// Whether they hold for all events of a source or for none.
+    pub fn is_by_source(&self) -> bool {
+        let Self { component: _, namespace, kind, reason, event_type } = self;
+        [namespace, kind, reason, event_type].into_iter().all(Vec::is_empty)
+    }
+
     fn matches(&self, event: &Event) -> bool {
         self.miss(event).is_none()
     }
@@ -109,6 +116,15 @@ impl Policy {
     pub fn rule(&self, event: &Event) -> (Option<usize>, &Arc<Settings>) {
         let found = self.rules.iter().position(|rule| rule.matches.matches(event));
         (found, found.and_then(|number| self.rules.get(number)).map_or(&self.base, |rule| &rule.settings))
+    }
+
+    /// Returns the size of the caches of a source: that of the first rule which matches all its events, whichever rule
+    /// matches one of them earlier.
+    pub fn lru_cache_size(&self, component: &str) -> NonZeroUsize {
+        let matches =
+            |patterns: &[Pattern]| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(component));
+        let rule = self.rules.iter().find(|rule| rule.matches.is_by_source() && matches(&rule.matches.component));
+        rule.map_or(&self.base, |rule| &rule.settings).lru_cache_size
     }
 
     /// Returns the settings that merge events of many objects into one record, so that the other objects seem to have

@@ -95,12 +95,12 @@ impl Shard {
             return false;
         }
         self.note_rival(event, count, now, settings);
-        self.adopt(event, count, settings);
+        self.adopt(event, count, policy);
         false
     }
 
     /// Adopts a record that this process does not know, but no storm record: its key changes with each write.
-    fn adopt(&mut self, event: &Event, count: i32, settings: &crate::correlator::Settings) {
+    fn adopt(&mut self, event: &Event, count: i32, policy: &Policy) {
         let is_unwanted = is_storm(event) || self.is_deleted(event);
         if count < 1 || is_unwanted || self.tracked_keys.all() >= self.settings.max_tracked_keys.get() {
             return;
@@ -110,11 +110,12 @@ impl Shard {
             if self.source_count.all() >= self.settings.max_sources.get() {
                 return;
             }
-            self.sources.put_last(source, Correlator::new(self.secret));
+            self.sources.put_last(source, Correlator::new(self.secret, policy.lru_cache_size(event.component())));
             self.source_count.set(self.sources.len());
         }
         if let Some(correlator) = self.sources.peek_mut(&source) {
-            let before = correlator.tracked_keys();
+            let (settings, before) = (policy.select(event), correlator.tracked_keys());
+            correlator.cache_size = policy.lru_cache_size(event.component());
             correlator.adopt(event, count, settings, &mut self.next_record, |id| self.outbox.glimpse(id).is_some());
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }

@@ -39,10 +39,11 @@ impl Shard {
         self.explain.restore((record, entry.kind, entry.key), budget, &entry.event, number, now);
         // After a client's DELETE without an answer, the next occurrence begins a new record.
         if !entry.kind.folds() && !entry.may_be_deleted {
-            let secret = self.secret;
-            let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret));
+            let (secret, cache_size) = (self.secret, policy.lru_cache_size(entry.event.component()));
+            let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret, cache_size));
+            correlator.cache_size = cache_size;
             let before = correlator.tracked_keys();
-            correlator.remember(entry.key, record, &entry.event, entry.stored, settings);
+            correlator.remember(entry.key, record, &entry.event, entry.stored);
             self.tracked_keys.replace(before, correlator.tracked_keys());
             self.trim();
         }

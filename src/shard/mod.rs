@@ -235,7 +235,7 @@ impl Shard {
         occurrences: u32,
         now: Now,
     ) -> Result<Accepted, Full> {
-        let Prepared { source, keys, settings, rule, caller } = *prepared;
+        let Prepared { source, keys, settings, cache_size, rule, caller } = *prepared;
         let mut line = None;
         if settings.correlation == Correlation::On {
             // The count of the incoming event is the total that its client has stated.
@@ -251,7 +251,8 @@ impl Shard {
             return Err(Full);
         }
         let (secret, message, namespace) = (self.secret, event.message.clone(), event.metadata.namespace.clone());
-        let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret));
+        let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret, cache_size));
+        correlator.cache_size = cache_size;
         let before = correlator.tracked_keys();
         let decision = correlator.correlate(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
         self.tracked_keys.replace(before, correlator.tracked_keys());
@@ -500,8 +501,44 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::correlator::{self, Matches, Pattern, Rule};
     use crate::outbox::Request;
+
+    /// Fault: an event for which an earlier rule decided cut the caches of its whole source to the size of that rule, so
+    /// repeats of its other events began new records.
+    #[test]
+    fn an_earlier_rule_for_some_events_of_a_source_does_not_shrink_its_caches() {
+        let sized = |size| {
+            let lru_cache_size = NonZeroUsize::new(size).unwrap();
+            Arc::new(correlator::Settings { lru_cache_size, ..correlator::Settings::default() })
+        };
+        let some = |text: &str| vec![Pattern::Exact(text.into())];
+        let kubelet = Matches { component: some("kubelet"), ..Matches::default() };
+        let started = Matches { reason: some("Started"), ..kubelet.clone() };
+        let rules = [(started, sized(10)), (kubelet, sized(1000)), (Matches::default(), sized(1))];
+        let rules = rules.into_iter().map(|(matches, settings)| Rule { matches, settings }).collect();
+        let policy = Policy { base: sized(10), rules };
+        let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+        let now = Now::at(1_000_000_000);
+        let event = |reason: &str, object: u32| {
+            let mut event = Event { reason: reason.into(), ..Event::default() };
+            event.source.component = "kubelet".into();
+            event.involved_object.name = smol_str::format_smolstr!("web-{object}");
+            event
+        };
+        for outcome in [Outcome::Created, Outcome::Counted] {
+            for object in 0..60 {
+                let accepted = shard.accept(event("BackOff", object), 1, now, &policy).unwrap();
+                assert_eq!(accepted.outcome, outcome, "{object}");
+            }
+            shard.accept(event("Started", 0), 1, now, &policy).unwrap();
+        }
+        assert_eq!(shard.sizes().evicted_keys, 0);
+    }
 
     impl Shard {
         /// Writes all that is due to an upstream that stores it. Returns what was stored.

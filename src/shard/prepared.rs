@@ -2,6 +2,8 @@
 //!
 //! Hot: hashing takes about as long as the work under a shard's lock, so it is done before the lock is taken.
 
+use std::num::NonZeroUsize;
+
 use crate::correlator::{Key, KeySecret, Keys, Policy, Settings};
 use crate::event::Event;
 
@@ -14,6 +16,8 @@ pub(super) struct Prepared<'p> {
     pub(super) source: Key,
     pub(super) keys: Keys,
     pub(super) settings: &'p Settings,
+    /// The size of the caches of the source.
+    pub(super) cache_size: NonZeroUsize,
     /// The number of the rule that the settings come from.
     pub(super) rule: Option<usize>,
     /// The name of the caller; empty if it is not known.
@@ -26,6 +30,7 @@ impl<'p> Prepared<'p> {
         let (rule, settings) = policy.rule(event);
         let (source, keys) = (secret.source(event), secret.keys(event, settings));
         let (caller, _) = caller.split_at(caller.floor_char_boundary(CALLER_BYTES));
-        Self { source, keys, settings, rule, caller }
+        let cache_size = policy.lru_cache_size(event.component());
+        Self { source, keys, settings, cache_size, rule, caller }
     }
 }

@@ -412,6 +412,31 @@ fn a_kubeconfig_that_cannot_be_used_is_an_error_of_the_configuration() {
     assert!(stderr(&output).contains("allowed with --upstream apiserver"), "{}", stderr(&output));
 }
 
+/// Fault: in a pod, a broken kubeconfig of the environment was passed over, and events went to the pod's own cluster.
+#[test]
+fn a_kubeconfig_of_the_environment_that_cannot_be_used_is_not_passed_over() {
+    let cluster = "{server: 'https://127.0.0.1:1', certificate-authority: /no/such/ca}";
+    let of_cluster = |cluster: &str| {
+        format!(
+            "{{current-context: x, contexts: [{{name: x, context: {{cluster: c}}}}], clusters: [{{name: c, cluster: {cluster}}}]}}"
+        )
+    };
+    let ((_broken, broken), (_good, good)) = (file("clusters: [{name: "), file(&of_cluster(cluster)));
+    for (paths, expected) in [
+        (broken.clone(), format!("reading the kubeconfig {broken}: ")),
+        (format!("/no/such/file:{good}"), "/no/such/ca".to_owned()),
+        ("/no/such/file".to_owned(), "no kubeconfig exists, and ".to_owned()),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_eventweir"))
+            .args(["serve", "--upstream", "apiserver", "--listen", "127.0.0.1:0"])
+            .envs([("KUBECONFIG", paths.as_str()), ("KUBERNETES_SERVICE_HOST", "127.0.0.1")])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(64));
+        assert!(stderr(&output).contains(&expected), "{paths}: {}", stderr(&output));
+    }
+}
+
 /// Fault: the signal was handled only after the start.
 #[test]
 fn a_signal_ends_a_start_that_waits_for_an_exec_plugin() {

@@ -1,9 +1,10 @@
 //! Builds the client of an API server, and classifies its errors.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -241,21 +242,16 @@ pub(super) async fn service(
 
 pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     let options = KubeConfigOptions { context: settings.context.clone(), ..KubeConfigOptions::default() };
-    let failed = |error: KubeconfigError| {
-        let source = match (&settings.kubeconfig, &error) {
-            // The path once.
-            (Some(_), KubeconfigError::ReadConfig(cause, _)) => Unread::because(cause),
-            _ => Unread::because(&error),
-        };
-        Error::Kubeconfig { path: settings.kubeconfig.clone(), source }
+    let failed = |error: KubeconfigError| unread(settings.kubeconfig.as_deref(), &error);
+    let kubeconfig = match &settings.kubeconfig {
+        Some(path) => Some(Kubeconfig::read_from(path).map_err(failed)?),
+        None => merged(&kubectls())?,
     };
-    let mut config = match (&settings.kubeconfig, &settings.context) {
-        (Some(path), _) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-            kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?
-        }
-        (None, Some(_)) => kube::Config::from_kubeconfig(&options).await.map_err(failed)?,
-        (None, None) => kube::Config::infer().await.map_err(|error| Error::Infer(Unread::because(&error)))?,
+    let mut config = match kubeconfig {
+        Some(kubeconfig) => kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?,
+        None if settings.context.is_some() => kube::Config::from_kubeconfig(&options).await.map_err(failed)?,
+        None => kube::Config::incluster()
+            .map_err(|error| Error::Infer(Unread(format!("no kubeconfig exists, and {}", Unread::because(&error)))))?,
     };
     if let Some(proxy) = config.proxy_url.take().filter(|proxy| !is_spared(&config.cluster_url, proxy)) {
         return Err(Error::Proxy(proxy));
@@ -264,6 +260,41 @@ pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
         (Some(_), Some(_)) => Ok(config),
         _ => Err(Error::Address(config.cluster_url)),
     }
+}
+
+fn unread(path: Option<&Path>, error: &KubeconfigError) -> Error {
+    let source = match error {
+        // The path once.
+        KubeconfigError::ReadConfig(cause, _) if path.is_some() => Unread::because(cause),
+        _ => Unread::because(error),
+    };
+    Error::Kubeconfig { path: path.map(Path::to_owned), source }
+}
+
+/// Returns the paths of kubectl's kubeconfig.
+fn kubectls() -> Vec<PathBuf> {
+    let list = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let named: Vec<_> = std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()).collect();
+    // In a pod, the home may be that of another user.
+    let is_ours = |path: &PathBuf| !path.metadata().is_err_and(|fault| fault.kind() == ErrorKind::PermissionDenied);
+    let usual = || std::env::home_dir().map(|home| home.join(".kube").join("config")).filter(is_ours);
+    if named.is_empty() { usual().into_iter().collect() } else { named }
+}
+
+/// Returns the kubeconfig of the files that exist; `None` if none does. One that cannot be used is an error, as for kubectl:
+/// kube would take the pod's own cluster instead.
+fn merged(paths: &[PathBuf]) -> Result<Option<Kubeconfig>, Error> {
+    let mut merged: Option<Kubeconfig> = None;
+    for path in paths {
+        match Kubeconfig::read_from(path) {
+            Err(KubeconfigError::ReadConfig(cause, _)) if cause.kind() == ErrorKind::NotFound => {}
+            read => {
+                let both = read.and_then(|read| merged.take().unwrap_or_default().merge(read));
+                merged = Some(both.map_err(|error| unread(Some(path), &error))?);
+            }
+        }
+    }
+    Ok(merged)
 }
 
 /// Logs what others on the network can do because of the configuration. A refusal would break a service mesh, which

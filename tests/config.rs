@@ -314,6 +314,13 @@ fn limits_come_from_the_plugins_own_file() {
     let errors = load(Some(&path), &Overrides::default()).unwrap_err();
     assert_eq!(errors.to_string().lines().count(), 3, "{errors}");
     assert!(errors.to_string().starts_with(&format!("{}:4: limits[0]", limits.display())), "{errors}");
+    // Fault: a file that an editor was about to write ended all limits, and its content did not bring them back.
+    for text in ["", "\n", plugin, "limits: []\n"] {
+        fs::write(&limits, text).unwrap();
+        let errors = load(Some(&path), &Overrides::default()).unwrap_err();
+        assert_eq!(errors.to_string(), format!("{}: has no limits; allowed: 1 to 16", limits.display()));
+        assert!(errors.are_of_files(), "it is not read again");
+    }
     fs::remove_file(&limits).unwrap();
     assert!(load(Some(&path), &Overrides::default()).unwrap_err().to_string().contains("cannot be opened"));
 }

@@ -17,7 +17,7 @@ use super::units::duration_text;
 use super::values::{self, Form};
 use super::{
     Admission, Backend, Config, Errors, Files, Log, LogFormat, Memory, Overrides, Passthrough, RawConfig, Shards,
-    Shutdown, Tls, Upstream, Writes, auth, memory, tls,
+    Shutdown, Tls, Upstream, Writes, auth, fault, memory, tls,
 };
 use crate::access;
 use crate::correlator::Rate;
@@ -155,13 +155,16 @@ impl Config {
 }
 
 impl RawConfig {
-    /// The limits of an EventRateLimit plugin's file.
+    /// The limits of an EventRateLimit plugin's file. The plugin too refuses one without limits; an editor may be about to
+    /// write it.
     pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
-        self.read_through(&Overrides::default(), Files::Ignored, |section| {
+        let empty = fault(Path::new(self.file()), "has no limits; allowed: 1 to 16");
+        let limits = self.read_through(&Overrides::default(), Files::Ignored, |section| {
             let mut limits = Vec::new();
             auth::plugin(section, &mut limits);
             limits
-        })
+        })?;
+        if limits.is_empty() { Err(empty) } else { Ok(limits) }
     }
 
     /// Applies the flags, reads the whole file through `read`, and returns everything that is wrong.

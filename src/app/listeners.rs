@@ -11,7 +11,7 @@ use crate::admin::Web;
 use crate::clock::Now;
 use crate::config::{self, AdminWeb, Config};
 use crate::server::tls::{self, Fault, Limits, Tls};
-use crate::server::{Address, Listener, Origins};
+use crate::server::{Address, Listener, Origins, bind_tcp};
 
 /// The two listeners, which are bound first.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Listeners {
     pub async fn bind(config: &Config) -> Result<Self, Error> {
         let failed = |address: Address| |source| Error::Listen { address, source };
         let face = Listener::bind(&config.listen).await.map_err(failed(config.listen.clone()))?;
-        let admin = TcpListener::bind(config.admin_listen).await.map_err(failed(config.admin_listen.into()))?;
+        let admin = bind_tcp(config.admin_listen).await.map_err(failed(config.admin_listen.into()))?;
         Ok(Self { face, admin })
     }
 

@@ -21,6 +21,9 @@ const UNIX: &str = "unix:";
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 const PROBES: u32 = 4;
+/// LIMIT: connections that wait to be accepted, unless the system allows fewer; as of a Unix domain socket. Beyond it, a
+/// client tries again after a second: after a restart, thousands connect at once.
+const QUEUED_MAX: i32 = 4096;
 
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +137,7 @@ impl Listener {
     /// When the address is in use or may not be bound.
     pub async fn bind(address: &Address) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Address::Tcp(address) => bind_tcp(*address).await.map(Self::Tcp),
             Address::Unix(path) => {
                 remove_stale(path).await?;
                 let listener = UnixListener::bind(path)?;
@@ -204,6 +207,17 @@ impl Accepted {
     }
 }
 
+/// Binds a TCP address.
+///
+/// # Errors
+/// When the address is in use or may not be bound.
+pub async fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await?;
+    // tokio's queue is short. Listening again only changes its length.
+    SockRef::from(&listener).listen(QUEUED_MAX)?;
+    Ok(listener)
+}
+
 /// Removes the socket of an earlier process at `path`, if it refuses connections.
 async fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
@@ -254,6 +268,18 @@ mod tests {
             let probing = (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap());
             assert_eq!(probing, (PROBE_AFTER, PROBE_INTERVAL));
             assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
+        }
+    }
+
+    /// Fault: after a restart, clients beyond the 129th that connected at once waited for seconds.
+    #[tokio::test]
+    async fn many_clients_may_connect_at_once() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local().unwrap().tcp().unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..300 {
+            // Beyond a full queue, it fails after minutes.
+            clients.push(TcpStream::connect(address).await.unwrap());
         }
     }
 

@@ -46,7 +46,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use layer::{Answer, layer};
-pub use listen::{Address, Listener, SocketFile, may_bind};
+pub use listen::{Address, Listener, SocketFile, bind_tcp, may_bind};
 pub use origin::{ACCEPT_HOSTS, Origins};
 pub use places::{FairPlace, FairPlaces};
 pub use reading::{Read, Reading, Unread, read};

@@ -13,9 +13,9 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use eventweir::cli::{Cli, Flags};
 use eventweir::config::{
-    Backend, Config, Errors, FILE_BYTES_MAX, LogFormat, Overrides, RawConfig, Shards, file_hash, load,
+    Backend, Config, Errors, FILE_BYTES_MAX, LogFormat, Overrides, RawConfig, Shards, file_hash, load, load_again,
 };
-use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, SPAM_KEY, Suppression};
+use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, Rate, SPAM_KEY, Suppression};
 use eventweir::event_log::Target;
 use eventweir::server::tls::MinVersion;
 use proptest::prelude::*;
@@ -163,6 +163,16 @@ fn profile_then_base_then_rule() {
     let own_key = parse("correlation: {profile: client-go-legacy, spamKey: [reason]}").unwrap();
     assert_ne!(own_key.policy.base.spam_key, SPAM_KEY);
     assert_ne!(own_key.policy.base.spam_key, LEGACY_SPAM_KEY);
+}
+
+/// Fault: a rule with a budget of groups had the default rate if the base has no such budget.
+#[test]
+fn a_rule_inherits_the_rate_of_groups_without_a_budget() {
+    let rules = "rules: [{match: {reason: Pulled}, set: {groupBurstSize: 5}}, {match: {reason: Killing}}]";
+    let config = parse(&format!("correlation: {{groupQps: 7, groupBurstSize: 0, {rules}}}")).unwrap();
+    assert_eq!(config.policy.base.group, None);
+    let groups: Vec<_> = config.policy.rules.iter().map(|rule| rule.settings.group).collect();
+    assert_eq!(groups, [Some(Rate { qps: 7.0, burst: 5 }), None]);
 }
 
 #[test]

@@ -40,15 +40,17 @@ pub(super) fn correlation(section: &mut Section<'_>, policy: &mut Policy, shard:
     if let Some(spam_key) = section.given("profile", &values::choice(&PROFILES)) {
         base.spam_key = spam_key.to_vec();
     }
-    settings(section, &mut base);
+    let group = settings(section, &mut base, Rate { burst: 0, ..GROUP });
     policy.base = Arc::new(base);
     let new = Rule { matches: Matches::default(), settings: Arc::clone(&policy.base) };
-    section.each("rules", RULES_MAX, &mut policy.rules, &new, rule);
+    section.each("rules", RULES_MAX, &mut policy.rules, &new, |section, read| rule(section, read, group));
     section.set("maxSources", &mut shard.max_sources, &values::positive(1_000_000));
     section.set("maxTrackedKeys", &mut shard.max_tracked_keys, &values::positive(100_000_000));
 }
 
-fn settings(section: &mut Section<'_>, settings: &mut Settings) {
+/// Reads settings over others; `group` is their rate of groups if they have no budgets of groups. Returns the new one, which
+/// rules inherit also without budgets.
+fn settings(section: &mut Section<'_>, settings: &mut Settings, group: Rate) -> Rate {
     let mut is_on = settings.correlation == Correlation::On;
     section.set("enabled", &mut is_on, &values::truth());
     settings.correlation = if is_on { Correlation::On } else { Correlation::Off };
@@ -57,7 +59,7 @@ fn settings(section: &mut Section<'_>, settings: &mut Settings) {
     let rates = || values::rate(1_000_000.0, Some("budgets are never refilled"));
     section.set("burstSize", &mut settings.burst_size, &values::whole(0..=1_000_000));
     section.set("qps", &mut settings.qps, &rates());
-    let mut group = settings.group.unwrap_or(Rate { burst: 0, ..GROUP });
+    let mut group = settings.group.unwrap_or(group);
     section.set("groupBurstSize", &mut group.burst, &values::whole(0..=1_000_000));
     section.set("groupQps", &mut group.qps, &rates());
     settings.group = (group.burst > 0).then_some(group);
@@ -71,11 +73,12 @@ fn settings(section: &mut Section<'_>, settings: &mut Settings) {
     section.set("keyEncoding", &mut settings.key_encoding, &values::choice(&KEY_ENCODING));
     section.set("countOverflow", &mut settings.count_overflow, &values::choice(&COUNT_OVERFLOW));
     section.set("naming", &mut settings.naming, &values::choice(&NAMING));
+    group
 }
 
 const NO_CONDITION: &str = "a rule needs a condition; allowed: one or more of component, namespace, kind, reason, type";
 
-fn rule(section: &mut Section<'_>, rule: &mut Rule) {
+fn rule(section: &mut Section<'_>, rule: &mut Rule, group: Rate) {
     let is_given = section.has("match");
     if !is_given {
         section.conflict("match", NO_CONDITION);
@@ -105,6 +108,6 @@ fn rule(section: &mut Section<'_>, rule: &mut Rule) {
                  allowed: in a rule that matches component alone",
             );
         }
-        settings(section, Arc::make_mut(&mut rule.settings));
+        settings(section, Arc::make_mut(&mut rule.settings), group);
     });
 }

@@ -26,13 +26,19 @@ pub(super) fn plural(number: u64, what: &str) -> String {
 }
 
 impl Part {
+    fn how_many(&self) -> String {
+        format!("{} of {} occurrences", self.shown + self.in_summary, self.received)
+    }
+
+    /// Says how many occurrences are shown, were refused and are lost; but not how many were dropped without a token.
     fn of_how_many(&self) -> String {
-        let refused = match self.rejected {
+        let lost = self.lost.iter().filter(|(why, _)| **why != "suppressed").map(|(_, number)| number).sum();
+        let further = [(self.rejected, "refused"), (lost, "lost")].map(|(number, what)| match number {
             0 => String::new(),
-            1 => ", 1 was refused".to_owned(),
-            rejected => format!(", {rejected} were refused"),
-        };
-        format!("{} of {} occurrences are shown{refused}", self.shown + self.in_summary, self.received)
+            1 => format!(", 1 was {what}"),
+            number => format!(", {number} were {what}"),
+        });
+        format!("{} are shown{}", self.how_many(), further.concat())
     }
 
     /// Says how many occurrences wait, and for what.
@@ -114,16 +120,32 @@ impl Object {
         self.records.iter().rev().find(|record| record.form == form && record.fact == part.fact)
     }
 
+    /// Returns the newest loss for a reason. The loss of a storm record is a decision about another object.
+    fn loss(&self, part: &Part, why: &str) -> Option<&Decided> {
+        let is_it = |of: &&Decided| of.verdict == "lost" && of.fact == part.fact && of.why == why;
+        self.decisions.iter().rfind(is_it)
+    }
+
+    /// Whether later occurrences were written since the newest loss for a reason.
+    fn is_past(&self, part: &Part, why: &str) -> bool {
+        self.loss(part, why).is_some_and(|lost| part.last_shown.as_ref() > Some(&lost.last))
+    }
+
     /// Says where the occurrences of a reason are.
     pub(super) fn explain(&self, part: &Part, asked: Asked<'_>) -> Answer {
-        let losses = part.lost.iter().filter(|(why, _)| **why != "suppressed");
-        // A client's DELETE is the most harmless.
-        if let Some((why, number)) = losses.min_by_key(|(why, _)| **why == "deleted") {
+        // A client has asked for its DELETE.
+        let faults = part.lost.iter().filter(|(why, _)| !["suppressed", "deleted"].contains(*why));
+        let fault = faults.min_by_key(|(why, _)| self.is_past(part, why));
+        let fault = fault.filter(|(why, _)| part.waiting.is_empty() || !self.is_past(part, why));
+        let deleted = part.lost.get_key_value("deleted").filter(|(why, _)| !self.is_past(part, why));
+        if let Some((why, number)) = fault {
             self.explain_lost(part, (why, *number), asked)
         } else if let Some(number) = part.lost.get("suppressed") {
             self.explain_dropped(part, *number, asked)
         } else if !part.waiting.is_empty() {
             self.explain_waiting(part, asked)
+        } else if let Some((why, number)) = deleted {
+            self.explain_lost(part, (why, *number), asked)
         } else if part.received == part.rejected {
             self.explain_refused(part, asked)
         } else {
@@ -131,11 +153,21 @@ impl Object {
         }
     }
 
-    fn explain_lost(&self, part: &Part, (why, number): (&str, u64), asked: Asked<'_>) -> Answer {
-        let newest =
-            |decision: &&Decided| decision.verdict == "lost" && decision.fact == part.fact && decision.why == why;
-        let newest = self.decisions.iter().rfind(newest);
-        // The loss of a storm record is a decision about another object.
+    /// Explains a loss, and says what became of later occurrences.
+    fn explain_lost(&self, part: &Part, loss: (&str, u64), asked: Asked<'_>) -> Answer {
+        let mut lost = self.explain_loss(part, loss, asked);
+        let end = |text: &str| format!("{}.", text.trim_end_matches('.'));
+        if !part.waiting.is_empty() {
+            lost.text = format!("{} {}.", end(&lost.text), part.waits());
+        } else if self.is_past(part, loss.0) {
+            lost.text = format!("{} Later ones were written: {} are shown.", end(&lost.text), part.how_many());
+            lost.action = "Nothing, if it does not happen again.".to_owned();
+        }
+        lost
+    }
+
+    fn explain_loss(&self, part: &Part, (why, number): (&str, u64), asked: Asked<'_>) -> Answer {
+        let newest = self.loss(part, why);
         let at = newest.map(|decision| format!(" at {}", asked.clock(&decision.last))).unwrap_or_default();
         let text = newest.map(|decision| decision.text.as_str()).unwrap_or_default();
         let number = plural(number, "occurrence");
@@ -461,6 +493,45 @@ mod tests {
         let said = "0 of 3 occurrences are shown; 3 occurrences wait: 1 for the end of outbox.coalesceInterval, 2 for a place \
                     among the requests in flight.";
         assert_eq!(object(&part, Vec::new()).explain(&part, UP).text, said);
+    }
+
+    /// Fault: the sentence stayed the one of an old loss, whatever was written, or waited, after it.
+    #[test]
+    fn a_loss_is_the_answer_only_until_later_occurrences_are_written() {
+        let lost = |why, last: &str| Decided { why, last: last.into(), ..decided("lost", "no") };
+        let failed = Decided { why: "transport", ..decided("failed", "") };
+        let told = |why, last_shown: &str, waiting: &[(&'static str, u64)]| {
+            let part = Part {
+                received: 7,
+                shown: 1,
+                lost: [(why, 1)].into(),
+                waiting: waiting.iter().copied().collect(),
+                last_shown: Some(last_shown.into()),
+                ..Part::default()
+            };
+            let answer = object(&part, vec![lost(why, "2026-03-01T10:00:00Z"), failed.clone()]).explain(&part, UP);
+            (answer.code, answer.text)
+        };
+        let (before, after) = ("2026-03-01T09:00:00Z", "2026-03-01T11:00:00Z");
+        for (why, last_shown, waits, code, said) in [
+            ("deleted", before, 5, "upstream-down", "5 occurrences wait for the next try."),
+            (
+                "deleted",
+                before,
+                0,
+                "deleted",
+                "A client deleted the record at 10:00:00Z, and with it 1 occurrence that waited.",
+            ),
+            ("deleted", after, 0, "shown", "1 of 7 occurrences are shown, 1 was lost"),
+            ("forbidden", before, 5, "forbidden", "no. 5 occurrences wait for the next try."),
+            ("forbidden", before, 0, "forbidden", "the upstream refused it (403): no"),
+            ("forbidden", after, 5, "upstream-down", "5 occurrences wait for the next try."),
+            ("forbidden", after, 0, "forbidden", "no. Later ones were written: 1 of 7 occurrences are shown."),
+        ] {
+            let waiting: &[_] = if waits == 0 { &[] } else { &[("retry", waits)] };
+            let told = told(why, last_shown, waiting);
+            assert!(told.0 == code && told.1.contains(said), "{why}, last shown {last_shown}: {told:?}");
+        }
     }
 
     /// Fault: a digest that had expired was said to count occurrences.

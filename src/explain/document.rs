@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use smol_str::SmolStr;
 
+use crate::correlator::Key;
+
 /// The answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -128,6 +130,9 @@ pub struct Budget {
     /// The facts that it pays for.
     #[serde(skip)]
     pub facts: Vec<usize>,
+    /// Its source and its key there.
+    #[serde(skip)]
+    pub id: (Key, Key),
     /// The values of the fields of `spamKey`, without empty ones.
     pub key: Vec<String>,
     /// The index of the rule that sets its rate; `null` if none does.

@@ -367,6 +367,7 @@ impl Object {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::correlator::Key;
 
     const UP: Asked<'_> = Asked { upstream: Upstream::Up, now: "2026-03-01T10:40:00.000000Z" };
 
@@ -470,6 +471,7 @@ mod tests {
             let part = Part { received: 1, ..part };
             let budget = Budget {
                 facts: vec![0],
+                id: (Key(0), Key(0)),
                 key: Vec::new(),
                 rule: None,
                 suppression,

@@ -375,6 +375,30 @@ mod tests {
         assert_eq!(told(&mut later, "a", &policy, now), said);
     }
 
+    /// Fault: the budgets of a recreated object, and of two sources with equal keys, were taken for one.
+    #[test]
+    fn budgets_of_a_recreated_object_and_of_two_sources_are_not_one() {
+        for (spam_key, [first, second]) in [
+            (crate::correlator::Settings::default().spam_key, ["a/kubelet", "b/kubelet"]),
+            (vec![crate::correlator::Field::InvolvedObjectName], ["a/kubelet", "a/hpa"]),
+        ] {
+            let rate = crate::correlator::Settings { burst_size: 1, qps: 0.01, spam_key, ..Default::default() };
+            let (mut shard, policy) = (shard(), Policy::from(rate));
+            for (number, of) in [first, second, second].into_iter().enumerate() {
+                let (uid, component) = of.split_once('/').unwrap();
+                let mut event = Event { reason: format!("R{number}").into(), ..about("a") };
+                (event.involved_object.uid, event.source.component) = (uid.into(), component.into());
+                shard.accept(event, 1, Now::at(1), &policy).unwrap();
+                shard.write_all(Now::at(1));
+            }
+            let text = told(&mut shard, "a", &policy, Now::at(1));
+            assert!(text.ends_with("The next token, 00:01:41Z, goes to R2."), "{text}");
+            let budgets = explained(&mut shard, "a", &policy, Now::at(1)).budgets;
+            let spent: Vec<Vec<_>> = budgets.iter().map(|budget| budget.spent_on.values().collect()).collect();
+            assert_eq!(spent, [vec![&1], vec![&1, &0]]);
+        }
+    }
+
     fn event(random: &mut fastrand::Rng) -> Event {
         let text = |random: &mut fastrand::Rng, most: usize| "x".repeat(random.usize(..most));
         let mut event = Event { message: text(random, 5000).into(), ..Event::default() };

@@ -85,8 +85,7 @@ impl Shard {
         let is_shown = Fact::is_reported;
         for (number, fact) in history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact)) {
             for budget in self.budgets(history, number, now, policy) {
-                let is_same =
-                    |known: &&mut Budget| (&known.key, known.suppression) == (&budget.key, budget.suppression);
+                let is_same = |known: &&mut Budget| (known.id, known.suppression) == (budget.id, budget.suppression);
                 match budgets.iter_mut().find(is_same) {
                     Some(known) => {
                         known.facts.push(number);
@@ -189,6 +188,7 @@ impl Shard {
         let key: Vec<String> = texts.filter(|text| !text.is_empty()).map(ToOwned::to_owned).collect();
         let of = |suppression, (tokens, next): (usize, Option<Mono>), queue| Budget {
             facts: vec![number],
+            id: (source, budget),
             key: key.clone(),
             rule,
             suppression,

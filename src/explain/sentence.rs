@@ -347,8 +347,12 @@ impl Object {
                 "Its last messages are below.",
             );
         }
-        let record = self.record(part, "single");
+        // The digest of an earlier process may be all that is left of it.
+        let record = self.record(part, "single").or_else(|| self.record(part, "digest"));
         let name = record.map_or("", |record| record.name.as_str());
+        if name.is_empty() {
+            return answer("shown", format!("{of_how_many}; the name of their record is forgotten."), "");
+        }
         let were = of_how_many.replacen(" are ", " were ", 1);
         if record.is_some_and(|record| record.state == "gone") {
             let text = format!("{were}, in {name}. The API server has it no longer: it expired or was deleted.");
@@ -421,8 +425,10 @@ mod tests {
     fn refused_occurrences_are_named_beside_the_others() {
         for (rejected, refused) in [(1, "1 was refused"), (2, "2 were refused")] {
             let part = Part { reason: "R".into(), received: 4, shown: 4 - rejected, rejected, ..Part::default() };
-            let text = object(&part, Vec::new()).explain(&part, UP).text;
-            assert_eq!(text, format!("{} of 4 occurrences are shown, {refused}, in .", 4 - rejected));
+            let record = Record { name: "w".into(), form: "single", ..Record::default() };
+            let object = Object { records: vec![record], ..object(&part, Vec::new()) };
+            let text = object.explain(&part, UP).text;
+            assert_eq!(text, format!("{} of 4 occurrences are shown, {refused}, in w.", 4 - rejected));
         }
     }
 
@@ -533,6 +539,17 @@ mod tests {
             let waiting: &[_] = if waits == 0 { &[] } else { &[("retry", waits)] };
             let told = told(why, last_shown, waiting);
             assert!(told.0 == code && told.1.contains(said), "{why}, last shown {last_shown}: {told:?}");
+        }
+    }
+
+    /// Fault: the sentence ended with `in .` if the record was a digest or forgotten.
+    #[test]
+    fn what_is_shown_has_the_name_of_its_record_or_says_that_it_is_forgotten() {
+        let part = Part { received: 1, shown: 1, ..Part::default() };
+        let digest = Record { name: "d".into(), form: "digest", ..Record::default() };
+        for (records, said) in [(vec![digest], ", in d."), (Vec::new(), "; the name of their record is forgotten.")] {
+            let object = Object { records, ..object(&part, Vec::new()) };
+            assert_eq!(object.explain(&part, UP).text, format!("1 of 1 occurrences are shown{said}"));
         }
     }
 

@@ -327,7 +327,8 @@ impl Object {
                 },
             );
         }
-        if self.newest(part, "deleted") > self.newest(part, "written") {
+        let is_left = |record: &Record| record.fact == part.fact && !["gone", "ended"].contains(&record.state);
+        if self.newest(part, "deleted") > self.newest(part, "written") && !self.records.iter().any(is_left) {
             let text = "A client deleted the record. The next occurrence begins another.".to_owned();
             return answer("deleted", text, "");
         }
@@ -550,6 +551,24 @@ mod tests {
         for (records, said) in [(vec![digest], ", in d."), (Vec::new(), "; the name of their record is forgotten.")] {
             let object = Object { records, ..object(&part, Vec::new()) };
             assert_eq!(object.explain(&part, UP).text, format!("1 of 1 occurrences are shown{said}"));
+        }
+    }
+
+    /// Fault: a client was said to have deleted the record, although another one was shown.
+    #[test]
+    fn after_a_delete_of_one_of_several_records_the_others_are_named() {
+        let part = Part { received: 2, shown: 2, ..Part::default() };
+        for (state, said) in [
+            (
+                "settled",
+                "2 of 2 occurrences were shown, the newest in b. An earlier record is gone: it expired or was deleted.",
+            ),
+            ("gone", "A client deleted the record. The next occurrence begins another."),
+        ] {
+            let record = |name: &str, state| Record { name: name.into(), form: "single", state, ..Record::default() };
+            let records = vec![record("a", "gone"), record("b", state)];
+            let object = Object { records, ..object(&part, vec![decided("deleted", "a")]) };
+            assert_eq!(object.explain(&part, UP).text, said);
         }
     }
 

@@ -111,6 +111,9 @@ pub struct Part {
     // LIMIT: `waiting` has at most one entry per reason to wait, `lost` one per reason of a loss.
     /// Those that wait, by the ledger's reasons.
     pub waiting: BTreeMap<&'static str, u64>,
+    /// When the first of them fold into a storm record, unless their group gets a token before.
+    #[serde(skip)]
+    pub folds_at: Option<String>,
     /// Those that are lost, by the ledger's reasons.
     pub lost: BTreeMap<&'static str, u64>,
     /// Those that were refused on arrival.

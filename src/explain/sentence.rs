@@ -79,6 +79,9 @@ const RIGHTS: &str = "Grant eventweir create and patch on events.";
 /// The action if a budget is empty and never refilled.
 const NO_TOKENS: &str = "Set qps and burstSize above 0: the budget is never refilled.";
 
+/// The action if a storm record counts occurrences, or is about to.
+const OWN_RECORDS: &str = "Nothing; a rule with a larger groupBurstSize or groupQps gives them records of their own.";
+
 /// Returns the code and the action if the API server's text says that a webhook or an admission policy refused the
 /// write.
 fn of_refusal(text: &str) -> Option<(&'static str, &'static str)> {
@@ -274,9 +277,17 @@ impl Object {
                 "Nothing: they are written when their turn comes. burstSize and qps say how fast.",
             );
         }
-        let code = if part.waiting.contains_key("group") { "deferred" } else { "coalescing" };
-        let action = "Nothing. They are written when outbox.coalesceInterval ends, or when their group has a token.";
-        answer(code, text, action)
+        match &part.folds_at {
+            Some(at) => {
+                let them = if part.waiting.values().sum::<u64>() == 1 { "it" } else { "them" };
+                let text = format!("{text} Without one by about {}, a storm record counts {them}.", asked.clock(at));
+                answer("deferred", text, OWN_RECORDS)
+            }
+            None if part.waiting.contains_key("group") => {
+                answer("deferred", text, "Nothing: a write shows them when there is a token.")
+            }
+            None => answer("coalescing", text, "Nothing: a write shows them soon."),
+        }
     }
 
     fn explain_refused(&self, part: &Part, asked: Asked<'_>) -> Answer {
@@ -321,7 +332,7 @@ impl Object {
                     if part.in_summary == 1 { "it" } else { "them" }
                 ),
                 if form == "storm" {
-                    "Nothing; a rule with a larger groupBurstSize or groupQps gives them records of their own."
+                    OWN_RECORDS
                 } else {
                     "Nothing; a larger burstSize gives them records of their own."
                 },

@@ -204,6 +204,13 @@ impl Groups {
         }
     }
 
+    /// Returns when a record folds that waits in its group; `None` if it cannot fold.
+    pub(super) fn folds_at(&self, group: Membership, order: Order, settings: &GroupSettings) -> Option<Mono> {
+        let group = self.waiting.get(&group.key)?;
+        group.folds_at(settings).filter(|_| group.never.contains(&order))?;
+        Some(order.since.after(group.fold_after(settings)))
+    }
+
     /// Returns the number of storm records in this shard.
     pub(super) fn storms(&self) -> usize {
         self.waiting.values().filter(|group| group.has_record).count()

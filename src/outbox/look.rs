@@ -33,6 +33,8 @@ pub struct View {
     pub waiting: u64,
     /// Their wait reason.
     pub why: Why,
+    /// When it folds into its group's storm record, if it gets no token before and can fold.
+    pub folds_at: Option<Mono>,
     /// Whether a request with some of the waiting occurrences is in flight.
     pub is_in_flight: bool,
     /// Its version upstream, if the upstream is known to hold it.
@@ -69,7 +71,12 @@ impl Outbox {
             Stand::On(held) | Stand::Unsure { held, .. } => Some(held.version.clone()),
             _ => None,
         };
+        let folds_at = match (&record.phase, record.group) {
+            (Phase::Staged(order), Some(group)) => self.groups.folds_at(group, *order, &self.settings.groups),
+            _ => None,
+        };
         Some(View {
+            folds_at,
             waiting: record.waiting().total(),
             why: record.why(|budget| is_filed(&self.budgets, budget)),
             is_in_flight: matches!(record.phase, Phase::InFlight(_)),

@@ -102,7 +102,7 @@ impl Shard {
             name: history.name.clone(),
             uid: history.uid.clone(),
             api_version: history.api_version.clone(),
-            reasons: facts.map(|(number, fact)| self.part(history, (number, fact), policy, storms)).collect(),
+            reasons: facts.map(|(number, fact)| self.part(history, (number, fact), now, (policy, storms))).collect(),
             budgets,
             records: self.records(history, query, storms),
             decisions: self.decisions(history, query, now),
@@ -157,7 +157,15 @@ impl Shard {
         Part { shown, in_summary, waiting, lost, ..Part::default() }
     }
 
-    fn part(&self, history: &History, (number, fact): (usize, &Fact), policy: &Policy, storms: &StormStates) -> Part {
+    fn part(
+        &self,
+        history: &History,
+        (number, fact): (usize, &Fact),
+        now: Now,
+        (policy, storms): (&Policy, &StormStates),
+    ) -> Part {
+        let records = history.records.iter().filter(|kept| kept.fact == number);
+        let folds_at = records.filter_map(|kept| self.outbox.view(kept.record)?.folds_at).min();
         Part {
             fact: number,
             reason: fact.reason.clone(),
@@ -167,6 +175,7 @@ impl Shard {
             rule: (fact.received > fact.rejected).then(|| policy.rule(&sample(history, fact)).0).flatten(),
             received: fact.received,
             summary: fact.into.map(|into| self.name_of(history, into)).unwrap_or_default(),
+            folds_at: folds_at.map(|at| coming(now.wall_at(at))),
             rejected: fact.rejected,
             last_received: stamp(fact.last_received),
             last_shown: fact.last_shown.map(stamp),

@@ -269,12 +269,13 @@ impl Explanation {
         let parts = || objects.iter().flat_map(|object| object.reasons.iter().map(move |part| (object, part)));
         let mut answer = match parts().min_by_key(|(_, part)| rank(part)) {
             Some((object, worst)) => {
-                let text = &worst.answer.text;
+                let (text, reason) = (&worst.answer.text, &worst.reason);
+                let are = if reason == OTHERS { ", which are counted together" } else { "" };
                 let text = match (objects.len(), parts().count()) {
-                    _ if worst.reason == OTHERS => format!("{OTHERS}, which are counted together: {text}"),
-                    (1, 1) => text.clone(),
-                    (1, _) => format!("{}: {text}", worst.reason),
-                    _ => format!("{} {}/{} {}: {text}", object.kind, object.namespace, object.name, worst.reason),
+                    (1, 1) if are.is_empty() => text.clone(),
+                    (1, 1) => format!("{reason}{are}: {text}"),
+                    (1, _) => format!("{} {reason}{are}: {text}", Part::sum(parts().map(|(_, part)| part)).in_all()),
+                    _ => format!("{} {}/{} {reason}{are}: {text}", object.kind, object.namespace, object.name),
                 };
                 Answer { text, ..worst.answer.clone() }
             }
@@ -444,6 +445,28 @@ mod tests {
             "{}",
             answer.text
         );
+    }
+
+    /// Fault: the numbers of one reason were told as if they were the object's.
+    #[test]
+    fn an_answer_about_several_reasons_begins_with_their_sum() {
+        let part = |reason: &str, shown, waiting: &[_], lost: &[_]| {
+            let (waiting, lost) = (waiting.iter().copied().collect(), lost.iter().copied().collect());
+            Part { reason: reason.into(), received: 4, shown, waiting, lost, ..Part::default() }
+        };
+        let told = |reasons: Vec<Part>| {
+            let known = Known { objects: vec![Object { reasons, ..Object::default() }], ..Known::default() };
+            Explanation::new(&Query::default(), vec![known], Upstream::Up, 0).answer.text
+        };
+        let waits = "1 of 4 occurrences are shown; 3 occurrences wait for a token.";
+        let waiting = |reason| part(reason, 1, &[("budget", 3)], &[]);
+        assert_eq!(told(vec![waiting("A")]), waits);
+        let dropped = part("B", 3, &[], &[("suppressed", 1)]);
+        let all = told(vec![dropped, waiting("A")]);
+        assert!(all.starts_with("4 of 8 occurrences are shown, 1 was lost; 3 wait. B: 3 of 4"), "{all}");
+        let others = told(vec![part("B", 4, &[], &[]), waiting(OTHERS)]);
+        let said = "5 of 8 occurrences are shown; 3 wait. (others), which are counted together: ";
+        assert_eq!(others, format!("{said}{waits}"));
     }
 
     #[test]

@@ -446,8 +446,8 @@ impl History {
         let writes = self.decisions.iter().filter(|last| last.verdict == Verdict::Written && last.record == record);
         let written = if verdict == Verdict::Failed { writes.map(|last| last.last).max() } else { None };
         let like = |last: &&mut Decision| {
-            // Each occurrence of a storm may begin a record that folds at once.
-            let is_of_record = last.record == record || last.record.is_none();
+            // Each occurrence of a storm may begin a record that folds at once, and each of `OTHERS` one of its own.
+            let is_of_record = last.record == record || last.record.is_none() || fact + 1 == FACTS;
             written.is_none_or(|written| written < last.last)
                 && is_of_record
                 && (last.mark, last.fact, last.verdict, last.why) == (mark, fact, verdict, why)

@@ -41,6 +41,29 @@ impl Part {
         format!("{} are shown{}", self.how_many(), further.concat())
     }
 
+    /// Returns the sums of some reasons.
+    pub(super) fn sum<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        for part in parts {
+            sum.received += part.received;
+            sum.shown += part.shown + part.in_summary;
+            sum.rejected += part.rejected;
+            *sum.waiting.entry("").or_default() += part.waiting.values().sum::<u64>();
+            *sum.lost.entry("").or_default() += part.lost.values().sum::<u64>();
+        }
+        sum
+    }
+
+    /// Says how many occurrences are shown, were refused, are lost, and wait.
+    pub(super) fn in_all(&self) -> String {
+        let waits = match self.waiting.values().sum() {
+            0_u64 => String::new(),
+            1 => "; 1 waits".to_owned(),
+            waiting => format!("; {waiting} wait"),
+        };
+        format!("{}{waits}.", self.of_how_many())
+    }
+
     /// Says how many occurrences wait, and for what.
     fn waits(&self) -> String {
         let waiting: u64 = self.waiting.values().sum();

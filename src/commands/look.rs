@@ -252,6 +252,20 @@ fn budgets(object: &Value, width: usize) -> String {
     text
 }
 
+/// Lists the messages of records that have several, the newest first.
+fn messages(object: &Value, width: usize) -> String {
+    let mut text = String::new();
+    for record in list(&object["records"]) {
+        let messages = list(&record["messages"]);
+        if messages.len() > 1 {
+            text += &format!("\n  MESSAGES of {}, the newest first\n", cell(&record["name"], width));
+            let lines = messages.iter().rev().map(|message| format!("  {}\n", cell(message, width)));
+            text.extend(lines);
+        }
+    }
+    text
+}
+
 /// Formats an answer: the first sentence, then the evidence, then what to do. Cuts texts of the evidence to `width`
 /// characters.
 pub(super) fn explained(document: &Value, width: usize) -> String {
@@ -286,6 +300,7 @@ pub(super) fn explained(document: &Value, width: usize) -> String {
             6,
             &rows.collect::<Vec<_>>(),
         );
+        text += &messages(&object, width);
         let forgotten = object["forgottenDecisions"].as_u64().unwrap_or_default();
         text += &format!("\n  DECISIONS, the newest first; {} forgotten\n", plural(forgotten, "older one"));
         let rows = list(&object["decisions"]).into_iter().rev().map(|decision| {
@@ -354,6 +369,15 @@ mod tests {
             assert!(!text.contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{text:?}");
         }
         assert_eq!(tap_line(&json!({ "ping": true }), WIDTH), None);
+    }
+
+    /// Fault: only JSON had the messages of a combined record, which the answer promises.
+    #[test]
+    fn the_messages_of_a_record_that_has_several_are_listed() {
+        let records = json!([{ "name": "one", "messages": ["a"] }, { "name": "two", "messages": ["b", "c"] }]);
+        let text = explained(&json!({ "objects": [{ "records": records }] }), WIDTH);
+        assert!(text.contains("\n\n  MESSAGES of two, the newest first\n  c\n  b\n\n"), "{text}");
+        assert!(!text.contains("MESSAGES of one"), "{text}");
     }
 
     #[test]

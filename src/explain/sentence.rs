@@ -379,7 +379,7 @@ impl Object {
             return answer(
                 "combined",
                 format!("{of_how_many}; those with different messages share the record {} (combined).", record.name),
-                "Its last messages are below.",
+                "Nothing; its last messages are listed with the records.",
             );
         }
         // The digest of an earlier process may be all that is left of it.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Spot, Store};
+use super::{Fact, Spot, Store};
 use crate::correlator::{Key, RecordId};
 
 impl Store {
@@ -13,7 +13,8 @@ impl Store {
         let kept = history.kept_mut(record)?;
         kept.has_ended = true;
         let fact = kept.fact;
-        Some(Spot { object, fact, mark: history.facts[fact].mark, group: 0 })
+        let Fact { mark, group, .. } = history.facts[fact];
+        Some(Spot { object, fact, mark, group })
     }
 
     /// Notes that the upstream no longer has a settled record; its next write creates it again.

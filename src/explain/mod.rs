@@ -435,7 +435,8 @@ impl Store {
         }
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         let Some(fact) = history.fact_at(spot) else { return };
-        let totals = &mut self.groups[fact.group].totals;
+        // Several groups share the last fact.
+        let totals = &mut self.groups[spot.group].totals;
         match remark.0 {
             Verdict::Rejected if number == 0 => fact.refused_changes += 1,
             Verdict::Rejected => {
@@ -511,8 +512,7 @@ impl Store {
         history.end(record);
         let Some(fact) = history.fact_at(spot) else { return };
         fact.fold(into, number, reach);
-        let group = fact.group;
-        self.groups[group].totals.folded += number;
+        self.groups[spot.group].totals.folded += number;
         history.keep((into, kind, None), spot.fact, message, 0);
         if !name.is_empty() {
             history.set_stored(into, name, 0, 0);

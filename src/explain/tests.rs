@@ -98,6 +98,28 @@ fn repeats_of_facts_beyond_the_limit_are_noted_too() {
     assert_eq!(history.decisions.back().unwrap().occurrences, 4);
 }
 
+/// Fault: what had folded, was lost or refused of an object's further reasons was counted for the first of them.
+#[test]
+fn the_totals_of_a_reason_beyond_the_limit_are_its_own() {
+    let (mut store, now) = (store(1_000_000), Now::at(1));
+    for number in 0..40 {
+        accept(&mut store, &event(0, &format!("R{number}"), "m"), number, 1);
+    }
+    let further = event(0, "R39", "m");
+    let into = (RecordId(1_000), Kind::Digest);
+    store.fold((RecordId(39), &further), into, &SmolStr::default(), (1, (1, 0)), now);
+    for verdict in [Verdict::Lost, Verdict::Rejected] {
+        let spot = store.receive(&further, 1, now).unwrap();
+        store.remark(spot, (verdict, "invalid"), 1, None, "", now);
+    }
+    store.tell();
+    for group in &store.groups()[1..] {
+        let of = u64::from(group.reason == "R39");
+        let Totals { received, folded, lost, rejected, .. } = group.totals;
+        assert_eq!((received, folded, lost, rejected), (1 + 2 * of, of, of, of), "{}", group.reason);
+    }
+}
+
 /// Compares numbers that were added at once with numbers that were counted in runs.
 #[test]
 fn repeats_are_told_whole_whenever_that_is() {

@@ -163,17 +163,19 @@ impl Face {
         let difference = self.0.shadow.difference(&is_seen)?;
         // Counts all namespaces, so only callers that may see all of them get it.
         let ledger = namespace.is_none_or(str::is_empty).then_some(difference.ledger);
-        let reasons = difference.reasons.iter().take(ROWS).map(|(reason, sides)| {
+        let reasons = difference.reasons.iter().map(|(reason, sides)| {
             let reason = if reason.is_empty() { "(others)" } else { reason };
             // Occurrences that were refused for any reason are left out: most of them never reach the shadow.
             let accepted = |totals: &Totals| totals.received.saturating_sub(totals.rejected);
             let accepted = json!({ "live": accepted(&sides.live), "shadow": accepted(&sides.shadow) });
             json!({ "reason": reason, "accepted": accepted, "live": side(&sides.live), "shadow": side(&sides.shadow) })
         });
+        let differs =
+            |row: &Value| row["live"] != row["shadow"] || row["accepted"]["live"] != row["accepted"]["shadow"];
         Some(json!({
             "apiVersion": "eventweir/v1", "kind": "Shadow", "file": difference.file,
             "since": explain::stamp(difference.since), "missed": difference.missed,
-            "ledger": ledger, "reasons": reasons.collect::<Vec<_>>(),
+            "ledger": ledger, "reasons": reasons.filter(differs).take(ROWS).collect::<Vec<_>>(),
             "unseen": { "live": unseen(&difference.unseen.live), "shadow": unseen(&difference.unseen.shadow) },
         }))
     }

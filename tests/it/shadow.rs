@@ -62,9 +62,10 @@ async fn the_effect_of_another_budget_is_shown_and_not_written() {
     );
     assert_eq!(["writes", "shown", "lost", "waiting"].map(|member| side("shadow", member)), [6, 6, 2, 0], "{document}");
     assert_eq!((&document["unseen"]["live"]["facts"], &document["unseen"]["shadow"]["facts"]), (&json!(5), &json!(2)));
+    // Fault: reasons that do not differ were listed too.
     let reasons = document["reasons"].as_array().unwrap();
     let changed = reasons.iter().filter(|row| row["live"]["lost"] != row["shadow"]["lost"]).count();
-    assert_eq!((reasons.len(), changed), (8, 3), "{document}");
+    assert_eq!((reasons.len(), changed), (3, 3), "{document}");
     assert_eq!(document["missed"], 0);
     assert_eq!(program.stored().await.len(), 3);
     // For one namespace only reasons are shown, and no ledger.
@@ -93,10 +94,7 @@ async fn refusals_that_the_shadow_never_sees_make_no_difference() {
     let document = difference(&program, 2).await;
     let [live, shadow] = ["live", "shadow"].map(|side| &document["ledger"][side]);
     assert_eq!((&live["received"], &live["rejected"]), (&shadow["received"], &json!(0)), "{document}");
-    for row in document["reasons"].as_array().unwrap() {
-        assert_eq!(row["live"], row["shadow"], "{document}");
-        assert_eq!(row["accepted"]["live"], row["accepted"]["shadow"], "{document}");
-    }
+    assert_eq!(document["reasons"], json!([]), "{document}");
     program.stop().await;
 }
 

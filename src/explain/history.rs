@@ -442,15 +442,20 @@ impl History {
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
-        // A failure after a write begins another series of failures.
-        let writes = self.decisions.iter().filter(|last| last.verdict == Verdict::Written && last.record == record);
-        let written = if verdict == Verdict::Failed { writes.map(|last| last.last).max() } else { None };
+        let is_equal = |last: &Decision| (last.mark, last.fact, last.verdict, last.why) == (mark, fact, verdict, why);
+        // The failed tries of all records of a fact are one series. A failure after a write begins another one.
+        let (mut written, is_failure) = (None, verdict == Verdict::Failed);
+        if is_failure {
+            let writes = self.decisions.iter().filter(|last| last.verdict == Verdict::Written && last.fact == fact);
+            written = writes.map(|last| last.last).max();
+            let series = self.decisions.iter().rposition(|last| is_equal(last) && written < Some(last.last));
+            let series = series.and_then(|place| self.decisions.remove(place));
+            self.decisions.extend(series);
+        }
         let like = |last: &&mut Decision| {
             // Each occurrence of a storm may begin a record that folds at once, and each of `OTHERS` one of its own.
-            let is_of_record = last.record == record || last.record.is_none() || fact + 1 == FACTS;
-            written.is_none_or(|written| written < last.last)
-                && is_of_record
-                && (last.mark, last.fact, last.verdict, last.why) == (mark, fact, verdict, why)
+            let is_of_record = last.record == record || last.record.is_none() || fact + 1 == FACTS || is_failure;
+            written < Some(last.last) && is_of_record && is_equal(last)
         };
         if let Some(last) = lately(&mut self.decisions).find(like) {
             last.record = record;

@@ -203,6 +203,26 @@ fn a_failure_after_a_write_begins_another_series() {
     assert_eq!(failed.map(|decision| decision.time).collect::<Vec<_>>(), [1, 9]);
 }
 
+/// Fault: in an outage, the tries of five records pushed all other decisions out, and each was said to be the first.
+#[test]
+fn failed_tries_of_several_records_are_one_series() {
+    let mut store = store(1_000_000);
+    let events = [0, 1, 2, 3, 4, 5].map(|number| event(0, "R", &format!("m{number}")));
+    for (event, record) in events.iter().zip(0..) {
+        accept_as(Verdict::Created, &mut store, event, record, 0);
+    }
+    for round in 0..60 {
+        let spot = store.spot(&events[0], Now::at(round)).unwrap();
+        let record = Some(RecordId(round.cast_unsigned() % 6));
+        store.remark(spot, (Verdict::Failed, "transport"), 0, record, "", Now::at(round + 1));
+    }
+    let history = store.histories().next().unwrap();
+    let decisions = history.decisions.iter().map(|decision| (decision.verdict, decision.time, decision.last));
+    let created = std::iter::repeat_n((Verdict::Created, 0, 0), 6);
+    let all: Vec<_> = created.chain([(Verdict::Failed, 1, 60)]).collect();
+    assert_eq!((decisions.collect::<Vec<_>>(), history.forgotten), (all, 0));
+}
+
 #[test]
 fn a_storm_record_has_its_newest_message() {
     let (mut store, now) = (store(1_000_000), Now::at(1));

@@ -481,7 +481,11 @@ impl Store {
             history.hear(record, message);
         }
         let shown = number + history.set_stored(record, name, sent, number);
+        let folded = || history.facts.iter().find(|fact| fact.into == Some(record)).and_then(|fact| fact.budget);
+        let budget = if kind == Kind::Digest { folded() } else { None };
         let fact = &mut history.facts[spot.fact];
+        // A digest is no decision, and takes its tokens from the budget of what has folded.
+        fact.budget = fact.budget.or(budget);
         fact.shown += shown;
         fact.rates.writes.add(now.mono, 1);
         fact.last_shown = Some(now.wall);

@@ -399,6 +399,26 @@ mod tests {
         }
     }
 
+    /// Fault: of a budget's tokens, those that a digest has taken were missing.
+    #[test]
+    fn the_tokens_of_a_digest_are_among_the_spent_ones() {
+        let policy = Policy::from(crate::correlator::Settings { burst_size: 2, qps: 0.5, ..Default::default() });
+        let (mut shard, mut writes) = (shard(), 0);
+        for (second, reasons) in [(1, 0..12), (3, 0..0), (5, 12..18), (7, 0..0), (9, 0..0)] {
+            let now = Now::at(second * 1_000_000_000);
+            for number in reasons {
+                let event = Event { reason: format!("R{number}").into(), ..about("a") };
+                shard.accept(event, 1, now, &policy).unwrap();
+                writes += shard.write_all(now).len() as u64;
+            }
+            writes += shard.write_all(now).len() as u64;
+        }
+        let budgets = explained(&mut shard, "a", &policy, Now::at(10_000_000_000)).budgets;
+        let spent = &budgets[0].spent_on;
+        assert!(spent["EventsFolded"] > 0, "{spent:?}");
+        assert_eq!((budgets.len(), spent.values().sum::<u64>()), (1, writes), "{spent:?}");
+    }
+
     fn event(random: &mut fastrand::Rng) -> Event {
         let text = |random: &mut fastrand::Rng, most: usize| "x".repeat(random.usize(..most));
         let mut event = Event { message: text(random, 5000).into(), ..Event::default() };

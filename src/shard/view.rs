@@ -83,7 +83,9 @@ impl Shard {
     ) -> Object {
         let mut budgets: Vec<Budget> = Vec::new();
         let is_shown = Fact::is_reported;
-        for (number, fact) in history.facts.iter().enumerate().filter(|(_, fact)| is_shown(fact)) {
+        // Nothing was reported about the fact of a digest, which has spent tokens.
+        let spends = |fact: &Fact| is_shown(fact) || fact.spent > 0;
+        for (number, fact) in history.facts.iter().enumerate().filter(|(_, fact)| spends(fact)) {
             for budget in self.budgets(history, number, now, policy) {
                 let is_same = |known: &&mut Budget| (known.id, known.suppression) == (budget.id, budget.suppression);
                 match budgets.iter_mut().find(is_same) {

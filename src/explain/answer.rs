@@ -6,7 +6,8 @@ use serde::de::value::{Error as ValueError, MapDeserializer};
 use super::document::{Answer, Explanation, Object, Part, Record, Stored};
 use super::fact::Fact;
 use super::history::{History, OTHERS};
-use super::sentence::{Asked, answer, plural};
+use super::numbers::plural;
+use super::sentence::{Asked, answer};
 use crate::event::{Event, MicroTime};
 
 /// The objects that are selected; every condition that is given must hold.

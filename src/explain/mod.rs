@@ -10,6 +10,7 @@ mod ends;
 mod fact;
 mod history;
 mod marks;
+mod numbers;
 mod recent;
 mod runs;
 mod sentence;

@@ -419,6 +419,29 @@ mod tests {
         assert_eq!((budgets.len(), spent.values().sum::<u64>()), (1, writes), "{spent:?}");
     }
 
+    /// Fault: the next occurrence was said to begin another record because its key had been evicted.
+    #[test]
+    fn after_a_delete_without_an_answer_no_key_was_evicted() {
+        let (policy, now) = (Policy::default(), Now::at(1));
+        let [mut earlier, mut later] = [shard(), shard()];
+        earlier.keep_journal();
+        later.identify("me");
+        earlier.identify("me");
+        earlier.accept(about("a"), 1, now, &policy).unwrap();
+        let stored = earlier.write_all(now).remove(0);
+        earlier.accept(about("a"), 1, now, &policy).unwrap();
+        let name = &stored.metadata.name;
+        let handle = earlier.hold(&stored, name, super::super::Lead::Name, now, &policy).unwrap();
+        earlier.doubt(&handle, now);
+        let (_, entry) = earlier.take_changes().records.pop().unwrap();
+        later.restore(*entry.unwrap(), now, &policy);
+        for shard in [&mut earlier, &mut later] {
+            shard.accept(about("a"), 1, now, &policy).unwrap();
+            let decisions = explained(shard, "a", &policy, now).decisions;
+            assert!(decisions.iter().all(|decision| decision.why != "evicted"), "{decisions:?}");
+        }
+    }
+
     fn event(random: &mut fastrand::Rng) -> Event {
         let text = |random: &mut fastrand::Rng, most: usize| "x".repeat(random.usize(..most));
         let mut event = Event { message: text(random, 5000).into(), ..Event::default() };

@@ -150,6 +150,7 @@ impl Shard {
         if !self.outbox.doubt(handle.record, now) {
             return self.forget_record(handle, now);
         }
+        self.explain.ended(handle.object, handle.record);
         self.tell(handle, &Settled::Forgotten);
         Vec::new()
     }

@@ -38,6 +38,9 @@ impl Shard {
         let number = entry.occurrences().total();
         self.explain.restore((record, entry.kind, entry.key), budget, &entry.event, number, now);
         // After a client's DELETE without an answer, the next occurrence begins a new record.
+        if entry.may_be_deleted {
+            self.explain.ended(self.secret.subject(&entry.event), record);
+        }
         if !entry.kind.folds() && !entry.may_be_deleted {
             let (secret, cache_size) = (self.secret, policy.lru_cache_size(entry.event.component()));
             let correlator = self.sources.get_or_insert_mut(entry.source, || Correlator::new(secret, cache_size));

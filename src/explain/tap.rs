@@ -145,10 +145,9 @@ impl Selector {
                 let allowed = VERDICTS.map(Verdict::label).join(", ");
                 return Err(format!("verdict: {other:?} is not allowed; allowed: {allowed}"));
             }
-            // An object in full: `web-0` alone would select nothing.
+            // `web-0` alone would select nothing. Without a kind, it is an object of any kind, or of none.
             let is_object = |value: &String| {
-                let parts = value.split_once('/').filter(|(kind, name)| !kind.is_empty() && !name.is_empty());
-                value.ends_with('*') || parts.is_some()
+                value.ends_with('*') || value.split_once('/').is_some_and(|(_, name)| !name.is_empty())
             };
             if let Some(other) = values.iter().find(|value| name == "object" && !is_object(value)) {
                 return Err(format!("object: {other:?} is not allowed; allowed: KIND/NAME, such as pod/web-*"));
@@ -171,15 +170,22 @@ impl Selector {
             };
             let is = |text: &str| values.iter().any(|value| fits(value, text));
             let is_object = |value: &String| {
-                let (kind, name) = value.split_once('/').unwrap_or_default();
                 // A line has no API group.
-                is_kind(kind.split('.').next().unwrap_or_default(), &line.kind, "") && fits(name, &line.name)
+                let is_of = |kind: &str| is_kind(kind.split('.').next().unwrap_or_default(), &line.kind, "");
+                let is_it = |(kind, name): (&str, &str)| fits(name, &line.name) && (kind.is_empty() || is_of(kind));
+                value.split_once('/').is_some_and(is_it)
+            };
+            let host = line.source.strip_prefix(&*line.component).and_then(|host| host.strip_prefix('/'));
+            // `/HOST` or `COMPONENT/`, as in a question.
+            let is_source = |value: &String| {
+                let is_host = |asked| host.is_some_and(|host| fits(asked, host));
+                value.strip_suffix('/') == Some(&line.component) || value.strip_prefix('/').is_some_and(is_host)
             };
             match *name {
                 "namespace" => is(&line.namespace),
                 "object" => is(&format!("{}/{}", line.kind, line.name)) || values.iter().any(is_object),
                 "reason" => is(&line.reason),
-                "source" => is(&line.source) || is(&line.component),
+                "source" => is(&line.source) || is(&line.component) || values.iter().any(is_source),
                 "type" => is(&line.event_type),
                 "verdict" => is(line.verdict),
                 _ => values.iter().any(|value| line.message.contains(value)),

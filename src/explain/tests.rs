@@ -241,10 +241,11 @@ fn the_tap_selects_objects_as_kubectl_names_them() {
     let line = Line { kind: "Pod".into(), name: "web-0".into(), ..Line::default() };
     let parse = |object: &str| Selector::parse([("object".into(), object.to_owned().into())].into_iter());
     let wants = |object: &str| parse(object).unwrap().wants(&line);
-    assert!(["po/web-0", "pods/web-*", "Pod/web-0", "Po*", "job/x,pod/web-0"].into_iter().all(wants));
-    assert!(!["po/web-1", "job/web-0", "pods/web"].into_iter().any(wants));
+    // Fault: `explain /web-0 --follow` was refused, after the answer.
+    assert!(["po/web-0", "pods/web-*", "Pod/web-0", "Po*", "job/x,pod/web-0", "/web-0"].into_iter().all(wants));
+    assert!(!["po/web-1", "job/web-0", "pods/web", "/web-1"].into_iter().any(wants));
     // Fault: an object without its kind selected nothing, without a word.
-    for object in ["web-0", "po/web-0,web-1", "/web-0", "pod/", ""] {
+    for object in ["web-0", "po/web-0,web-1", "/", "pod/", ""] {
         assert!(parse(object).unwrap_err().ends_with("allowed: KIND/NAME, such as pod/web-*"), "{object}");
     }
 }
@@ -260,7 +261,9 @@ async fn the_tap_selects_a_component_with_a_slash() {
     let line = reader.recv().await.unwrap();
     let wants = |source: &str| Selector::parse([("source".into(), source.into())].into_iter()).unwrap().wants(&line);
     assert!(["example.com/backup", "example.com/b*", "example.com/backup/node-1"].into_iter().all(wants));
-    assert!(!["example.com", "backup", "example.com/backup/node-2"].into_iter().any(wants));
+    assert!(!["example.com", "backup", "example.com/backup/node-2", "/node-2", "backup/"].into_iter().any(wants));
+    // Fault: `explain --source /node-1 --follow` printed nothing for ever.
+    assert!(["/node-1", "/node-*", "example.com/backup/"].into_iter().all(wants));
     assert!(!serde_json::to_string(&*line).unwrap().contains("component"));
 }
 

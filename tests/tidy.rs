@@ -18,7 +18,7 @@ const MODULES: &[Row] = &[
     ("metrics", &[], &["prometheus"]),
     ("ledger", &[], &[]),
     ("outbox", &["event", "clock", "correlator", "limits", "status", "ledger"], &[]),
-    ("explain", &["event", "clock", "correlator", "limits", "outbox"], &["tokio"]),
+    ("explain", &["event", "clock", "correlator", "limits", "outbox"], &["parking_lot", "tokio"]),
     (
         "shard",
         &["event", "clock", "correlator", "explain", "limits", "outbox", "ledger", "metrics"],

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use serde::Serialize;
 use smol_str::SmolStr;
 use tokio::sync::broadcast;
@@ -11,8 +12,8 @@ use super::answer::{is_kind, stamp};
 use super::history::{TEXT_BYTES, Verdict, short};
 use crate::event::{Event, cut};
 
-/// LIMIT: lines that are buffered for a slow reader; beyond it the oldest are left out.
-const LINES: usize = 1000;
+/// LIMIT: lines that are buffered for each slow reader; beyond it the oldest are left out. A power of two.
+const LINES: usize = 256;
 
 /// LIMIT: alternatives of a selector, because each line is compared with all of them; more are refused.
 const ALTERNATIVES: usize = 100;
@@ -43,20 +44,31 @@ pub struct Line {
     pub caller: SmolStr,
 }
 
-/// The sending end of the tap. Clones share the readers.
-#[derive(Debug, Clone)]
-pub struct Tap(broadcast::Sender<Arc<Line>>);
-
-impl Default for Tap {
-    fn default() -> Self {
-        Self(broadcast::Sender::new(LINES))
+impl Line {
+    /// Whether its source is `/HOST` or `COMPONENT/`, as in a question.
+    fn is_from(&self, asked: &str) -> bool {
+        let host = self.source.strip_prefix(&*self.component).and_then(|host| host.strip_prefix('/'));
+        let is_host = |asked| host.is_some_and(|host| fits(asked, host));
+        asked.strip_suffix('/') == Some(&self.component) || asked.strip_prefix('/').is_some_and(is_host)
     }
+}
+
+/// A reader's selector, and its lines.
+type Reader = (Selector, broadcast::Sender<Arc<Line>>);
+
+/// The sending end of the tap. Clones share the readers.
+#[derive(Debug, Clone, Default)]
+// LIMIT: as many as may read at once, and those that have left since the last one came.
+pub struct Tap(Arc<RwLock<Vec<Reader>>>);
+
+fn is_there((_, lines): &Reader) -> bool {
+    lines.receiver_count() > 0
 }
 
 impl Tap {
     /// Whether the tap has a reader.
     pub fn is_read(&self) -> bool {
-        self.0.receiver_count() > 0
+        self.0.read().iter().any(is_there)
     }
 
     /// Sends what became of occurrences, if the tap has a reader. `caller` has just reported them, or is empty.
@@ -90,13 +102,20 @@ impl Tap {
             message: short(&event.message),
             caller: cut(caller, TEXT_BYTES),
         };
-        // The last reader may have left meanwhile.
-        drop(self.0.send(Arc::new(line)));
+        let line = Arc::new(line);
+        for (_, lines) in self.0.read().iter().filter(|(selector, _)| selector.may_want(&line)) {
+            // The reader may have left meanwhile.
+            drop(lines.send(Arc::clone(&line)));
+        }
     }
 
-    /// Returns a reader of all lines from now on.
-    pub fn read(&self) -> broadcast::Receiver<Arc<Line>> {
-        self.0.subscribe()
+    /// Returns the lines from now on, without most of those that the selector does not select.
+    pub fn read(&self, selector: Selector) -> broadcast::Receiver<Arc<Line>> {
+        let (lines, reader) = broadcast::channel(LINES);
+        let mut readers = self.0.write();
+        readers.retain(is_there);
+        readers.push((selector, lines));
+        reader
     }
 }
 
@@ -110,6 +129,14 @@ pub fn source(component: &str, host: &str) -> String {
 pub struct Selector {
     // LIMIT: `ALTERNATIVES`, of all conditions together.
     conditions: Vec<(&'static str, Vec<String>)>,
+}
+
+/// Whether a text is a value, or begins with one that ends with `*`.
+fn fits(value: &str, text: &str) -> bool {
+    match value.strip_suffix('*') {
+        Some(beginning) => text.starts_with(beginning),
+        None => text == value,
+    }
 }
 
 /// The members that lines can be selected by.
@@ -161,35 +188,41 @@ impl Selector {
         Ok(selector)
     }
 
-    /// Whether a line is selected.
-    pub fn wants(&self, line: &Line) -> bool {
+    /// Whether a line may be selected: compares neither the object's kind nor the message, because the occurrence waits
+    /// for it.
+    fn may_want(&self, line: &Line) -> bool {
         self.conditions.iter().all(|(name, values)| {
-            let fits = |value: &str, text: &str| match value.strip_suffix('*') {
-                Some(beginning) => text.starts_with(beginning),
-                None => text == value,
-            };
             let is = |text: &str| values.iter().any(|value| fits(value, text));
-            let is_object = |value: &String| {
-                // A line has no API group.
-                let is_of = |kind: &str| is_kind(kind.split('.').next().unwrap_or_default(), &line.kind, "");
-                let is_it = |(kind, name): (&str, &str)| fits(name, &line.name) && (kind.is_empty() || is_of(kind));
-                value.split_once('/').is_some_and(is_it)
-            };
-            let host = line.source.strip_prefix(&*line.component).and_then(|host| host.strip_prefix('/'));
-            // `/HOST` or `COMPONENT/`, as in a question.
-            let is_source = |value: &String| {
-                let is_host = |asked| host.is_some_and(|host| fits(asked, host));
-                value.strip_suffix('/') == Some(&line.component) || value.strip_prefix('/').is_some_and(is_host)
-            };
             match *name {
                 "namespace" => is(&line.namespace),
-                "object" => is(&format!("{}/{}", line.kind, line.name)) || values.iter().any(is_object),
+                "object" => {
+                    values.iter().any(|value| value.split_once('/').is_none_or(|(_, name)| fits(name, &line.name)))
+                }
                 "reason" => is(&line.reason),
-                "source" => is(&line.source) || is(&line.component) || values.iter().any(is_source),
+                "source" => is(&line.source) || is(&line.component) || values.iter().any(|value| line.is_from(value)),
                 "type" => is(&line.event_type),
                 "verdict" => is(line.verdict),
-                _ => values.iter().any(|value| line.message.contains(value)),
+                _ => true,
             }
         })
+    }
+
+    /// Whether a line is selected.
+    pub fn wants(&self, line: &Line) -> bool {
+        let is_object = |value: &String| {
+            // A line has no API group.
+            let is_of = |kind: &str| is_kind(kind.split('.').next().unwrap_or_default(), &line.kind, "");
+            let is_it = |(kind, name): (&str, &str)| fits(name, &line.name) && (kind.is_empty() || is_of(kind));
+            value.split_once('/').is_some_and(is_it)
+        };
+        self.may_want(line)
+            && self.conditions.iter().all(|(name, values)| match *name {
+                "object" => {
+                    let object = format!("{}/{}", line.kind, line.name);
+                    values.iter().any(|value| fits(value, &object) || is_object(value))
+                }
+                "message" => values.iter().any(|value| line.message.contains(value)),
+                _ => true,
+            })
     }
 }

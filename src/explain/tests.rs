@@ -254,7 +254,7 @@ fn the_tap_selects_objects_as_kubectl_names_them() {
 #[tokio::test]
 async fn the_tap_selects_a_component_with_a_slash() {
     let tap = Tap::default();
-    let mut reader = tap.read();
+    let mut reader = tap.read(Selector::default());
     let mut event = event(0, "R", "m");
     (event.source.component, event.source.host) = ("example.com/backup".into(), "node-1".into());
     tap.tell(&event, "created", "", 1, "", || 0);
@@ -271,7 +271,7 @@ async fn the_tap_selects_a_component_with_a_slash() {
 #[tokio::test]
 async fn a_line_of_the_tap_has_short_texts() {
     let (tap, long) = (Tap::default(), SmolStr::new("é".repeat(1 << 20)));
-    let mut reader = tap.read();
+    let mut reader = tap.read(Selector::default());
     let mut event =
         Event { reason: long.clone(), event_type: long.clone(), message: long.clone(), ..event(0, "R", "") };
     (event.metadata.name, event.metadata.namespace) = (long.clone(), long.clone());

@@ -483,7 +483,7 @@ mod tests {
         let clock = Clock::manual(1_000_000_000);
         let settings = shard::Settings::default();
         let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, KeySecret(1, 2), 1);
-        let mut lines = shards.tap().read();
+        let mut lines = shards.tap().read(crate::explain::Selector::default());
         let mut next = || lines.try_recv().map(|line| (line.verdict, line.why, line.occurrences)).ok();
         let hold = || shards.hold(&event("a"), "a", Lead::Alias).unwrap();
         shards.accept(event("a"), 2).unwrap();

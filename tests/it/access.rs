@@ -1048,7 +1048,7 @@ async fn a_new_record_names_its_caller_if_configured() {
 #[tokio::test]
 async fn the_tap_names_the_caller_also_of_what_is_refused_for_lack_of_room() {
     let guarded = Guarded::with_tokens(Settings::default(), &["alice", "bob"]);
-    let mut lines = guarded.shards.tap().read();
+    let mut lines = guarded.shards.tap().read(Default::default());
     let mut next = || serde_json::to_value(&*lines.try_recv().unwrap()).unwrap();
     guarded.post("alice", &one()).await;
     let line = next();
@@ -1061,7 +1061,7 @@ async fn the_tap_names_the_caller_also_of_what_is_refused_for_lack_of_room() {
     let line = next();
     assert_eq!((&line["verdict"], &line["why"], &line["caller"]), (&json!("rejected"), &json!("full"), &json!("bob")));
     let open = Guarded::new(Settings::default());
-    let mut lines = open.shards.tap().read();
+    let mut lines = open.shards.tap().read(Default::default());
     open.post("", &one()).await;
     assert_eq!(serde_json::to_value(&*lines.try_recv().unwrap()).unwrap()["caller"], Value::Null);
 }

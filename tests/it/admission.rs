@@ -527,7 +527,7 @@ async fn requests_that_are_not_occurrences_are_allowed_and_not_counted() {
 #[tokio::test]
 async fn at_the_limits_of_the_outbox_events_are_allowed() {
     let mut cluster = Cluster::new(&format!("{ON}outbox: {{maxRecords: 2, sourcePercent: 100}}\nshards: 1\n")).await;
-    let mut lines = cluster.program.app.shards().tap().read();
+    let mut lines = cluster.program.app.shards().tap().read(Default::default());
     let mut codes = Vec::new();
     for number in 0..4 {
         codes.push(cluster.asks(&event("node-1", &format!("web-{number}"), "A", "m")).await);

@@ -37,7 +37,7 @@ impl Views {
     /// Returns the views of a process that has not received anything yet.
     pub(super) fn new(shards: &Shards, settings: &shard::Settings, registry: &Registry) -> Self {
         Self {
-            lines: shards.tap().read(),
+            lines: shards.tap().read(Default::default()),
             told: BTreeMap::new(),
             restored: shards.balance().ledger.received(),
             shadowed_since: 0,

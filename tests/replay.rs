@@ -548,6 +548,7 @@ fn events_are_read_in_all_formats() {
         format!(r#"{{"apiVersion":"v1","items":[{one},{two}],"kind":"List","metadata":{{"resourceVersion":""}}}}"#);
     let pretty = serde_json::to_string_pretty(&serde_json::from_str::<Value>(&list).unwrap()).unwrap();
     let both = vec![Ok("e1".to_owned()), Ok("e2".to_owned())];
+    let long = |text: &str| text.replacen('{', &format!("{{{}", " ".repeat(70_000)), 1);
     for (input, format) in [
         (format!("{one}\n\n{two}\n"), Format::Lines),
         (format!("\u{feff}{one}\n{two}\n"), Format::Lines),
@@ -556,6 +557,9 @@ fn events_are_read_in_all_formats() {
         (format!("[{one},\n{two}]"), Format::Documents),
         (format!("{{\"kind\":\"List\",\"items\":[\n{one},\n{two}\n]}}"), Format::Documents),
         (format!("{{\"kind\":\"List\",\"items\":[{one},\n{two}\n]}}"), Format::Documents),
+        // Fault: lines were held in memory if the first was longer than 64 KiB.
+        (format!("{}\n{two}", long(&one)), Format::Lines),
+        (long(&list), Format::Documents),
         (list, Format::Documents),
         (pretty, Format::Documents),
     ] {

@@ -20,7 +20,7 @@ use crate::event::{ApiGroup, Event, MicroTime, ObjectReference, conversion, json
 /// it twice.
 const DOCUMENT_BYTES: usize = 8 << 20;
 
-/// Bytes from which the format is detected.
+/// Bytes from which the format is detected, unless the first line is longer.
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// LIMIT: requests of an audit log that are held back to sort them, and their bytes; at the limit, the oldest is
@@ -141,6 +141,10 @@ impl<'r> Recording<'r> {
         // The mark of UTF-8, which some editors and shells write.
         if let Some(mark) = head.get_mut(..3).filter(|mark| **mark == *b"\xef\xbb\xbf") {
             mark.fill(b' ');
+        }
+        // A line may be as long as a document.
+        if lines(&head).nth(1).is_none() {
+            input.by_ref().take(DOCUMENT_BYTES as u64).read_to_end(&mut head)?;
         }
         let format = format_of(&head);
         let mut input = BufReader::with_capacity(1 << 16, Cursor::new(head).chain(input));
@@ -388,9 +392,14 @@ fn peek<'r>(mut input: Box<dyn Read + 'r>) -> io::Result<(Vec<u8>, Box<dyn Read 
     Ok((head, input))
 }
 
+/// Returns the lines that are not empty.
+fn lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty())
+}
+
 fn format_of(head: &[u8]) -> Format {
-    let is_cut = head.len() as u64 == HEAD_BYTES;
-    let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    let is_cut = head.len() as u64 == HEAD_BYTES + DOCUMENT_BYTES as u64;
+    let mut lines = lines(head);
     let Some(first) = lines.next() else { return Format::Lines };
     let second = lines.next();
     match first.first() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use eventweir::cli::{Cli, Flags};
 use eventweir::config::{
-    Backend, Config, Errors, FILE_BYTES_MAX, LogFormat, Overrides, RawConfig, Shards, file_hash, load, load_again,
+    Backend, Config, Errors, FILE_BYTES_MAX, LogFormat, Overrides, RawConfig, Shards, file_hash, load,
 };
 use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, Rate, SPAM_KEY, Suppression};
 use eventweir::event_log::Target;

@@ -563,10 +563,34 @@ fn check_config_warns_of_a_key_that_hides_the_object() {
     assert!(output.status.success(), "it is allowed");
     let text = stderr(&output);
     assert!(text.contains("correlation.rules[1].set.aggregateKey without involvedObject.name"), "{text}");
-    assert_eq!(text.matches("warning").count(), 1, "{text}");
+    assert_eq!(text.matches("aggregateKey").count(), 1, "{text}");
     let (_file, path) = file(&format!("{config}  aggregateKey: [source.component, reason]\n"));
     let text = stderr(&eventweir(&["check-config", &path]));
-    assert!(text.contains(" correlation.aggregateKey without") && text.matches("warning").count() == 1, "{text}");
+    assert!(text.contains(" correlation.aggregateKey without") && text.matches("aggregateKey").count() == 1, "{text}");
+}
+
+#[test]
+fn check_config_warns_of_rules_without_effect() {
+    let rules = [
+        "{component: kubelet, type: warning}",
+        "{component: [kubelet, 'cert-*']}",
+        "{component: 'cert-manager*', reason: Failed}",
+        "{component: 'cert*'}",
+        "{reason: '*'}",
+        "{namespace: shop}",
+    ];
+    let rules = rules.map(|rule| format!("    - match: {rule}\n      set: {{burstSize: 5}}\n"));
+    let (_file, path) = file(&format!("correlation:\n  rules:\n{}", rules.concat()));
+    let output = eventweir(&["check-config", &path]);
+    assert!(output.status.success(), "they are allowed");
+    let (text, head) = (stderr(&output), format!("warning: {path}: correlation."));
+    let found: Vec<_> = text.lines().map(|line| line.strip_prefix(&head).unwrap()).collect();
+    let expected = [
+        "rules[2] has no effect, because rules[1] matches all of its events",
+        "rules[5] has no effect, because rules[4] matches all of its events",
+        "rules[0].match.type matches neither `Normal` nor `Warning`, which all events are",
+    ];
+    assert_eq!(found, expected);
 }
 
 #[test]

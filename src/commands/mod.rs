@@ -139,15 +139,22 @@ pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
 
 /// Warns on standard error about settings that are allowed and probably a mistake.
 fn warn(file: &Path, config: &config::Config) {
-    for number in config.policy.across_objects() {
+    let across = config.policy.across_objects().map(|number| {
         let place = number.map_or_else(String::new, |number| format!(".rules[{number}].set"));
+        format!(
+            "correlation{place}.aggregateKey without involvedObject.name combines events of many objects in\n  \
+             the record of one of them; `kubectl describe` of the others shows nothing"
+        )
+    });
+    let unreached = config.policy.unreached().map(|(number, before)| {
+        format!("correlation.rules[{number}] has no effect, because rules[{before}] matches all of its events")
+    });
+    let without_type = config.policy.without_type().map(|number| {
+        format!("correlation.rules[{number}].match.type matches neither `Normal` nor `Warning`, which all events are")
+    });
+    for warning in across.chain(unreached).chain(without_type) {
         // A closed standard error is no failure.
-        drop(writeln!(
-            std::io::stderr(),
-            "warning: {}: correlation{place}.aggregateKey without involvedObject.name combines events of many objects in\n  \
-             the record of one of them; `kubectl describe` of the others shows nothing",
-            file.display()
-        ));
+        drop(writeln!(std::io::stderr(), "warning: {}: {warning}", file.display()));
     }
 }
 

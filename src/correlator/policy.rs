@@ -61,6 +61,16 @@ impl Pattern {
     }
 }
 
+impl Pattern {
+    /// Whether each text that `other` matches is matched.
+    fn covers(&self, other: &Self) -> bool {
+        match other {
+            Self::Exact(text) => self.matches(text),
+            Self::Prefix(prefix) => matches!(self, Self::Prefix(own) if prefix.starts_with(own.as_str())),
+        }
+    }
+}
+
 /// Writes the pattern as the configuration has it.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,6 +86,21 @@ impl Matches {
     pub fn is_by_source(&self) -> bool {
         let Self { component: _, namespace, kind, reason, event_type } = self;
         [namespace, kind, reason, event_type].into_iter().all(Vec::is_empty)
+    }
+
+    /// Whether each event that meets the conditions of `other` meets these.
+    fn covers(&self, other: &Self) -> bool {
+        let lists = |matches: &Self| {
+            let Self { component, namespace, kind, reason, event_type } = matches.clone();
+            [component, namespace, kind, reason, event_type]
+        };
+        let covers = |(own, mut other): (Vec<Pattern>, Vec<Pattern>)| {
+            if other.is_empty() {
+                other.push(Pattern::Prefix(SmolStr::default()));
+            }
+            own.is_empty() || other.iter().all(|other| own.iter().any(|own| own.covers(other)))
+        };
+        lists(self).into_iter().zip(lists(other)).all(covers)
     }
 
     fn matches(&self, event: &Event) -> bool {
@@ -140,6 +165,25 @@ impl Policy {
             settings.correlation == Correlation::On && !settings.aggregate_key.iter().any(names_one)
         };
         all.filter(move |(_, settings)| merges(settings)).map(|(number, _)| number)
+    }
+
+    /// Returns the rules that no event reaches, each with the rule before it that matches all of its events.
+    pub fn unreached(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.rules.iter().enumerate().filter_map(|(number, rule)| {
+            let before = self.rules.iter().take(number).position(|before| before.matches.covers(&rule.matches))?;
+            Some((number, before))
+        })
+    }
+
+    /// Returns the rules whose condition on the type meets none of the types that the API server knows.
+    pub fn without_type(&self) -> impl Iterator<Item = usize> {
+        let is_type = |pattern: &Pattern| pattern.matches("Normal") || pattern.matches("Warning");
+        let knows = move |patterns: &[Pattern]| patterns.is_empty() || patterns.iter().any(is_type);
+        self.rules
+            .iter()
+            .enumerate()
+            .filter(move |(_, rule)| !knows(&rule.matches.event_type))
+            .map(|(number, _)| number)
     }
 
     /// Returns the settings of the base and of each rule.

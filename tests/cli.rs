@@ -1001,12 +1001,23 @@ fn follow_names_the_server_that_it_follows() {
     assert!(several.starts_with(&said) && !single.contains("following"), "{several}\n{single}");
 }
 
+/// The kubeconfig of an API server that does not run.
+const NO_CLUSTER: &str = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters:\n- name: a\n  \
+                          cluster: {server: 'http://127.0.0.1:1'}\ncontexts:\n- name: a\n  \
+                          context: {cluster: a, user: a}\nusers:\n- name: a\n";
+
+#[test]
+fn an_api_server_that_cannot_be_reached_is_named() {
+    let (_file, kubeconfig) = file(NO_CLUSTER);
+    let output = eventweir(&["explain", "pod/web-0", "--in-cluster", "--kubeconfig", &kubeconfig]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("--in-cluster=eventweir/eventweir: the API server http://127.0.0.1:1/: "), "{text}");
+}
+
 #[test]
 fn a_second_ctrl_c_ends_the_drain() {
-    let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters:\n- name: a\n  \
-                      cluster: {server: 'http://127.0.0.1:1'}\ncontexts:\n- name: a\n  context: {cluster: a, user: a}\n\
-                      users:\n- name: a\n";
-    let ((_file, kubeconfig), (_config, config)) = (file(kubeconfig), file("shutdown: {drainTimeout: 1h}\n"));
+    let ((_file, kubeconfig), (_config, config)) = (file(NO_CLUSTER), file("shutdown: {drainTimeout: 1h}\n"));
     let arguments = ["--upstream", "apiserver", "--kubeconfig", &kubeconfig, "--config", &config];
     // `timeout`, so that the test fails instead of waiting for the drain.
     let mut child = Command::new("timeout")

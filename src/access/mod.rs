@@ -381,7 +381,7 @@ impl Access {
                     };
                     (Judge::Review, reviewed)
                 }
-                Some(Effect::Deny) | None => (Judge::Policy, denied("auth.policy of eventweir does not allow it")),
+                Some(Effect::Deny) | None => (Judge::Policy, denied("")),
             }
         };
         self.0.metrics.count_decision(judge, verdict);

@@ -40,7 +40,8 @@ pub(super) async fn replicas(service: &str, remote: &Remote) -> Result<Vec<Serve
     let config = apiserver::config(&settings).await.map_err(app::Error::from)?;
     let fault = |why: &str| Error::NotReady(format!("--in-cluster={namespace}/{name}: {why}"));
     let found = timeout(DEADLINE, Found::of(&config, namespace, name)).await;
-    let found = found.map_err(|_elapsed| fault("no answer from the API server"))?.map_err(|why| fault(&why))?;
+    let silent = |_elapsed| fault(&format!("no answer from the API server {}", config.cluster_url));
+    let found = found.map_err(silent)?.map_err(|why| fault(&why))?;
 
     // The host of a forwarded port, which a listener on a loopback address accepts too.
     let address = if found.is_secure() { "https://localhost" } else { "http://localhost" };
@@ -89,7 +90,10 @@ struct Found {
 
 impl Found {
     async fn of(config: &kube::Config, namespace: &str, name: &str) -> Result<Self, String> {
-        let unanswered = |error: kube::Error| cause_of(&error);
+        let unanswered = |error: kube::Error| match error {
+            kube::Error::Api(_) => cause_of(&error),
+            _ => format!("the API server {}: {}", config.cluster_url, cause_of(&error)),
+        };
         let cluster =
             apiserver::checked(|| kube::Client::try_from(config.clone())).map_err(|error| cause_of(&error))?;
         let service = Api::<Service>::namespaced(cluster.clone(), namespace).get(name).await.map_err(unanswered)?;

@@ -207,7 +207,7 @@ pub(super) fn refusal(code: StatusCode, body: &[u8]) -> String {
 const fn advice(code: StatusCode) -> &'static str {
     match code {
         StatusCode::UNAUTHORIZED => "; name a token with --token-file, or a certificate with --client-certificate",
-        StatusCode::NOT_FOUND => "; check the address",
+        StatusCode::NOT_FOUND => "; check the address: that of `listen`, not of the admin port",
         _ => "",
     }
 }
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(refusal(StatusCode::FORBIDDEN, br#"{"message":"no\u001b"}"#), "403 Forbidden: no\u{fffd}");
         assert_eq!(
             refusal(StatusCode::NOT_FOUND, b"") + advice(StatusCode::NOT_FOUND),
-            "404 Not Found; check the address"
+            "404 Not Found; check the address: that of `listen`, not of the admin port"
         );
         let text = refusal(StatusCode::UNAUTHORIZED, br#"{"message":"Unauthorized"}"#);
         assert!((text + advice(StatusCode::UNAUTHORIZED)).starts_with("401 Unauthorized; name"));

@@ -34,7 +34,7 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection>
         }
         // 429, because client-go retries it and gives up on all other codes.
         (Ack::Durable, Some(spool)) if spool.is_degraded() => {
-            let status = Status::too_many_requests("the event cannot be made durable now, please try again later", 1);
+            let status = Status::too_many_requests("the spool cannot store the event now, please try again later", 1);
             Err(Rejection::new(RejectReason::NotDurable, status))
         }
         (ack, _) => Ok(ack),

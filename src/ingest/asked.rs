@@ -76,7 +76,9 @@ fn check_path(namespace: &str, name: &str) -> Result<(), Status> {
         return Err(unknown_path());
     }
     if !name.is_empty() && !is_valid_name(ApiGroup::Core, name) {
-        return Err(Status::bad_request(format!("the name {name:?} is not allowed: \".\", \"..\", or a \"%\" in it")));
+        return Err(Status::bad_request(format!(
+            "the name {name:?} must not be \".\" or \"..\", and must not contain \"%\""
+        )));
     }
     Ok(())
 }

@@ -121,7 +121,9 @@ impl TopQuery {
                 "window" => choice.window = Window::parse(&value)?,
                 "sort" => choice.order = Order::parse(&value)?,
                 "filter" => choice.filter = value.to_ascii_lowercase(),
-                _ => {}
+                // Only the first namespace counts.
+                "namespace" => {}
+                _ => return Err(format!("unknown parameter {key:?}")),
             }
         }
         Ok(choice)
@@ -306,7 +308,11 @@ impl Face {
 /// `GET /eventweir/v1/tap`: JSON lines, or server-sent events if the client accepts them.
 pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
     let mut rate = Rate::default();
-    let others = pairs(asked.query()).filter(|(key, value)| key != "max-rate" || !rate.read(value));
+    if let Some((_, value)) = pairs(asked.query()).find(|(key, value)| key == "max-rate" && !rate.read(value)) {
+        let message = format!("max-rate: {value:?} is not allowed; allowed: lines per second, 0 for all");
+        return Err(Status::bad_request(message));
+    }
+    let others = pairs(asked.query()).filter(|(key, _)| key != "max-rate");
     let selector = Selector::parse(others).map_err(Status::bad_request)?;
     let Some(place) = face.0.readers.take(asked.user(), 1) else {
         return Err(Status::too_many_requests("Too many readers of the tap, please try again later", 5));

@@ -653,7 +653,10 @@ async fn top_chooses_its_rows_by_the_sorted_number() {
     }
     assert_eq!(first("sort=lost").await, "Pod/losing BackOff");
     assert_eq!(first("sort=writes").await, "Pod/writing BackOff");
-    assert_eq!(program.client().await.get("/eventweir/v1/top?sort=speed").await.status, 400);
+    // Fault: an unknown parameter was ignored.
+    for query in ["sort=speed", "windw=1m"] {
+        assert_eq!(program.client().await.get(&format!("/eventweir/v1/top?{query}")).await.status, 400, "{query}");
+    }
     program.stop().await;
 }
 

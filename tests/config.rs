@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use eventweir::cli::{Cli, Flags};
 use eventweir::config::{
-    Backend, Config, Errors, FILE_BYTES_MAX, LogFormat, Overrides, RawConfig, Shards, file_hash, load,
+    Backend, Config, Errors, FILE_BYTES_MAX, LogFormat, Overrides, RawConfig, Shards, file_hash, load, load_again,
 };
 use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, Rate, SPAM_KEY, Suppression};
 use eventweir::event_log::Target;
@@ -333,6 +333,27 @@ fn limits_come_from_the_plugins_own_file() {
     }
     fs::remove_file(&limits).unwrap();
     assert!(load(Some(&path), &Overrides::default()).unwrap_err().to_string().contains("cannot be opened"));
+}
+
+/// Fault: a reload waited for ever for the writer of a pipe, and with it the handling of signals.
+#[test]
+fn no_reload_reads_a_pipe_that_the_file_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, limits) = (folder.path().join("c.yaml"), folder.path().join("limits"));
+    fs::write(&path, format!("limitsFile: {}\n", limits.display())).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&limits).status().unwrap().success());
+    let write = || {
+        let limits = limits.clone();
+        std::thread::spawn(move || fs::write(limits, "limits: [{type: Server, qps: 1, burst: 1}]\n"))
+    };
+    let writer = write();
+    let started = load(Some(&path), &Overrides::default()).unwrap();
+    assert_eq!(started.access.limits.len(), 1);
+    writer.join().unwrap().unwrap();
+    // It waits for a reader as long as the test runs.
+    let _waiting = write();
+    let errors = load_again(Some(&path), &Overrides::default(), &started).unwrap_err();
+    assert!(errors.to_string().contains("limitsFile: ") && errors.to_string().contains(" is a pipe"), "{errors}");
 }
 
 #[test]

@@ -123,7 +123,7 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
 ///
 /// # Errors
 /// Everything that is wrong, at once. Also an empty file that changes `active`, because an editor may be about to write
-/// it, and a pipe.
+/// it, and a pipe, also one that the file names.
 pub fn load_again(path: Option<&Path>, overrides: &Overrides, active: &Config) -> Result<Config, Errors> {
     let Some(path) = path else { return load(None, overrides) };
     // A pipe cannot be read twice, and opening one may block.
@@ -131,7 +131,7 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides, active: &Config) -
         return Err(fault(path, "is not a regular file, so it was read at the start only"));
     }
     let text = read_file(path).map_err(|reason| fault(path, reason))?;
-    let new = Config::checked(RawConfig::parse(&path.display().to_string(), &text)?, overrides, Files::Read)?;
+    let new = Config::checked(RawConfig::parse(&path.display().to_string(), &text)?, overrides, Files::ReadAgain)?;
     if text.trim().is_empty() && !active.reload_diff(&new).is_empty() {
         return Err(fault(path, "is empty; write `{}` for the defaults"));
     }
@@ -165,6 +165,8 @@ enum Files {
     Ignored,
     /// Those of limits and of the shadow configuration are read.
     Read,
+    /// The same, but no pipe: it would block the task that handles signals.
+    ReadAgain,
     /// In addition, those that the start needs are checked.
     Checked,
 }

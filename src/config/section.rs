@@ -6,6 +6,7 @@
 //! configuration.
 
 use std::cell::RefCell;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
@@ -271,7 +272,13 @@ impl<'a> Section<'a> {
         if matches!(self.collector.files, Files::Foreign | Files::Ignored) {
             return None;
         }
-        let raw = match read_file(path) {
+        let is_pipe = || std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo());
+        let text = if self.collector.files == Files::ReadAgain && is_pipe() {
+            Err("is a pipe, so it was read at the start only".to_owned())
+        } else {
+            read_file(path)
+        };
+        let raw = match text {
             Ok(text) => RawConfig::parse(&path.display().to_string(), &text),
             Err(reason) => {
                 self.fault(key, &format!("{reason}; allowed: a file of at most 1 MiB that can be read"), Problem::File);

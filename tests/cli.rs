@@ -658,8 +658,12 @@ impl Server {
     }
 
     fn listening_at(address: &str, arguments: &[&str]) -> Self {
+        Self::started_by(Command::new(env!("CARGO_BIN_EXE_eventweir")), address, arguments)
+    }
+
+    fn started_by(mut program: Command, address: &str, arguments: &[&str]) -> Self {
         let ports = ["serve", "--listen", address, "--admin-listen", "127.0.0.1:0"];
-        let mut child = Command::new(env!("CARGO_BIN_EXE_eventweir"))
+        let mut child = program
             .args(ports)
             .args(arguments)
             .stdin(Stdio::null())
@@ -715,6 +719,19 @@ fn try_post(address: &str, name: &str) -> std::io::Result<String> {
     );
     let head = "POST /api/v1/namespaces/default/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
     try_request(address, &format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+}
+
+/// Fault: under the usual soft limit, idle clients took all file descriptors, and the health port did not answer.
+#[test]
+fn serve_takes_as_many_file_descriptors_as_the_system_allows() {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -Sn 64 && ulimit -Hn 1024 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_eventweir")]);
+    let server = Server::started_by(limited, "127.0.0.1:0", &[]);
+    let clients: Vec<_> = (0..100).map(|_| TcpStream::connect(&server.listen).unwrap()).collect();
+    let metrics = request(&server.admin, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(metrics.contains("\nprocess_max_fds 1024"), "{metrics}");
+    drop(clients);
+    assert_eq!(server.terminate(), Some(0));
 }
 
 #[test]

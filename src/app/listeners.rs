@@ -11,7 +11,7 @@ use crate::admin::Web;
 use crate::clock::Now;
 use crate::config::{self, AdminWeb, Config};
 use crate::server::tls::{self, Fault, Limits, Tls};
-use crate::server::{Address, Listener, Origins, bind_tcp};
+use crate::server::{Address, Listener, Origins, bind_tcp, raise_descriptors};
 
 /// The two listeners, which are bound first.
 #[derive(Debug)]
@@ -23,11 +23,12 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Binds the addresses of `config`.
+    /// Binds the addresses of `config`, and makes room for their connections.
     ///
     /// # Errors
     /// When an address is in use or not one of this machine.
     pub async fn bind(config: &Config) -> Result<Self, Error> {
+        raise_descriptors(config.ingest.max_connections.get());
         let failed = |address: Address| |source| Error::Listen { address, source };
         let face = Listener::bind(&config.listen).await.map_err(failed(config.listen.clone()))?;
         let admin = bind_tcp(config.admin_listen).await.map_err(failed(config.admin_listen.into()))?;

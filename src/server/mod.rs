@@ -6,6 +6,7 @@
 //! connections are closed; HTTP/2 connections get a GOAWAY.
 
 mod answers;
+mod descriptors;
 mod layer;
 mod listen;
 mod newest;
@@ -21,7 +22,7 @@ use std::convert::Infallible;
 use std::future::{poll_fn, ready};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -41,10 +42,11 @@ use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use descriptors::raise_descriptors;
 pub use layer::{Answer, layer};
 pub use listen::{Address, Listener, SocketFile, bind_tcp, may_bind};
 pub use origin::{ACCEPT_HOSTS, Origins};
@@ -59,6 +61,8 @@ use tls::Tls;
 
 /// Pause after a failed accept, for example without a free file descriptor, so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Shortest time between two log lines about failed accepts.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 /// Timeout for the requests of the connections that were accepted last.
 const LINGER: Duration = Duration::from_millis(250);
 /// Bytes of a header over HTTP/1.1. The longest URI has 64 KiB.
@@ -263,7 +267,7 @@ async fn accept(
     open: &TaskTracker,
     take: impl Fn(Accepted, OwnedSemaphorePermit),
 ) -> bool {
-    let mut is_announced = false;
+    let (mut is_announced, mut log_pause) = (false, None::<Pin<Box<Sleep>>>);
     let is_local = listener.local().is_ok_and(|address| address.is_local());
     loop {
         let accepting = async {
@@ -286,7 +290,10 @@ async fn accept(
         match accepted {
             (Ok(accepted), permit) => take(accepted, permit),
             (Err(error), _) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                if log_pause.as_mut().is_none_or(|pause| pause.now_or_never().is_some()) {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    log_pause = Some(Box::pin(sleep(LOG_PAUSE)));
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
         }

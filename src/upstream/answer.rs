@@ -40,7 +40,7 @@ pub(super) enum Failure {
     Unsendable(String),
     /// The deadline passed.
     Deadline,
-    /// The request was not sent: no connection, or a failed TLS handshake.
+    /// The request was not sent: no connection, or a failed TLS handshake. Or the API server has left it unprocessed.
     NotSent(String),
     /// A token file or an exec plugin gave no credentials. The request was not sent.
     NoCredentials(String),

@@ -22,7 +22,7 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 use super::lanes::Lanes;
 use super::plugin::Plugin;
 use super::renewed::{Identity, Renewed};
-use super::transport::{NoConnection, Protocols, https_connector, is_spared};
+use super::transport::{NoConnection, Protocols, https_connector, is_spared, is_unprocessed};
 use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, cut};
 use crate::upstream::answer::Failure;
@@ -369,7 +369,7 @@ impl std::error::Error for Shared {
     }
 }
 
-/// Classifies an error by whether the request was sent. In doubt it may have been carried out.
+/// Classifies an error by whether the request was sent, and not left unprocessed. In doubt it may have been carried out.
 pub(super) fn classify(fault: &Fault) -> Failure {
     let is_refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
     let is_unsent = |error: &Fault| {
@@ -377,7 +377,7 @@ pub(super) fn classify(fault: &Fault) -> Failure {
             || error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
             || error.downcast_ref().is_some_and(is_refused)
     };
-    let mut classified: fn(String) -> Failure = Failure::Lost;
+    let mut classified: fn(String) -> Failure = if is_unprocessed(fault) { Failure::NotSent } else { Failure::Lost };
     for error in causes(fault) {
         if error.is::<AuthError>() {
             classified = Failure::NoCredentials;

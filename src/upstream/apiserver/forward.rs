@@ -203,12 +203,12 @@ fn at(cluster: &Uri, asked: &Uri) -> Result<Uri, InvalidUriParts> {
 /// Returns the refusal of a request that has no answer.
 fn unanswered(fault: &(dyn std::error::Error + 'static)) -> Box<Status> {
     Box::new(match classify(fault) {
-        Failure::NotSent(text) | Failure::NoCredentials(text) => {
-            let message = format!("eventweir: the API server cannot be reached: {text}");
-            Status::new(503, "ServiceUnavailable", message).with_retry_after(1)
-        }
         _ if is_unprocessed(fault) => {
             let message = "eventweir: the API server closes the connection, and has not processed the request";
+            Status::new(503, "ServiceUnavailable", message).with_retry_after(1)
+        }
+        Failure::NotSent(text) | Failure::NoCredentials(text) => {
+            let message = format!("eventweir: the API server cannot be reached: {text}");
             Status::new(503, "ServiceUnavailable", message).with_retry_after(1)
         }
         failure => {

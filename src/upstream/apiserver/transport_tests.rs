@@ -50,6 +50,8 @@ enum Act {
     Watch,
     /// Answers when all requests of the barrier have arrived.
     Together(Arc<Barrier>),
+    /// Leaves the request unprocessed.
+    RefuseStream,
     /// Closes the connection.
     HangUp,
     /// Stops reading and writing, like a host without power.
@@ -142,7 +144,7 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
         let (end, freeze, seen, act) = (Arc::clone(&end), Arc::clone(&freeze), Arc::clone(&seen), act(number));
         async move {
             let (parts, body) = request.into_parts();
-            body.collect().await?;
+            body.collect().await.map_err(|_gone| h2::Error::from(h2::Reason::CANCEL))?;
             let header = |name: &str| parts.headers[name].to_str().unwrap().to_owned();
             {
                 let mut seen = seen.lock();
@@ -157,6 +159,7 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
                 Act::Together(barrier) => {
                     barrier.wait().await;
                 }
+                Act::RefuseStream => return Err(h2::Reason::REFUSED_STREAM.into()),
                 Act::HangUp => {
                     end.notify_one();
                     std::future::pending::<()>().await;
@@ -166,7 +169,7 @@ async fn serve(stream: TcpStream, acceptor: TlsAcceptor, seen: Arc<Mutex<Seen>>,
                     std::future::pending::<()>().await;
                 }
             }
-            Ok::<_, hyper::Error>(Response::builder().status(201).body(Answered::Left(stored_json())).unwrap())
+            Ok::<_, h2::Error>(Response::builder().status(201).body(Answered::Left(stored_json())).unwrap())
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -274,6 +277,17 @@ async fn a_connection_lost_in_flight_may_have_written_and_is_replaced() {
         assert!(all_stored(&burst(&client, 1).await), "{offers}");
         assert_eq!(server.seen.lock().requests, [(1, version), (2, version)]);
     }
+}
+
+/// Fault: a restart of the API server left creates in doubt that it had not processed, as it says over HTTP/2.
+#[tokio::test]
+async fn a_request_that_the_apiserver_leaves_unprocessed_has_not_written() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let act = move |_| if begun.fetch_add(1, Ordering::Relaxed) == 0 { Act::RefuseStream } else { Act::Answer };
+    let server = FakeApiserver::start(&["h2"], act).await;
+    let client = server.client(SOON).await;
+    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No));
+    assert!(all_stored(&burst(&client, 1).await));
 }
 
 #[tokio::test]

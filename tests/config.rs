@@ -313,6 +313,9 @@ fn limits_come_from_the_plugins_own_file() {
     for text in [format!("limits:\n{indented}"), format!("limits:\n{list}")] {
         assert_eq!(parse(&text).unwrap().access, config.access, "{text}");
     }
+    // Fault: the plugin's 0, which stands for its default, was refused.
+    let limit = |more: &str| parse(&format!("limits: [{{type: User, qps: 1, burst: 1{more}}}]")).unwrap().access.limits;
+    assert_eq!(limit(", cacheSize: 0"), limit(""));
     // A change of a named file is one of its key.
     fs::write(&limits, format!("{plugin}- {{type: User, qps: 1, burst: 5}}\n")).unwrap();
     let changed = load(Some(&path), &Overrides::default()).unwrap();

@@ -159,8 +159,10 @@ fn limit(section: &mut Section<'_>, limit: &mut Option<Limit>) {
     section.set_optional("type", &mut kind, &values::choice(&kinds));
     section.set_optional("qps", &mut qps, &rate());
     section.set_optional("burst", &mut burst, &rate());
-    let mut cache_size = limit.map_or(CACHE_SIZE, |limit| limit.cache_size);
-    section.set("cacheSize", &mut cache_size, &values::positive(CACHE_MAX));
+    let mut cache_size = limit.map_or(CACHE_SIZE, |limit| limit.cache_size).get();
+    section.set("cacheSize", &mut cache_size, &values::whole(0..=CACHE_MAX));
+    // As in the plugin, whose file works unchanged.
+    let cache_size = NonZeroUsize::new(cache_size).unwrap_or(CACHE_SIZE);
     if !["type", "qps", "burst"].iter().all(|key| section.has(key)) {
         section.conflict("", "a limit needs type, qps and burst; allowed: with all three");
     }

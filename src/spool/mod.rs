@@ -3,9 +3,9 @@
 //! It has one entry per record that owes a write, in redb. A task commits the changes of all shards together: at once
 //! if a client waits for it (`ack: durable`), otherwise shortly after the first change. Changes that cannot be
 //! committed stay in memory and are retried (`eventweir_spool_degraded`). No fault of the disk prevents the program
-//! from starting, or from accepting and delivering events. A disk that does not answer counts as unusable: its thread
-//! continues and keeps the lock, and the first round that gets the lock reports the late result to the shards. Until
-//! then no other changes are taken.
+//! from starting, or from accepting and delivering events; but the start waits for a disk that does not answer. Later
+//! such a disk counts as unusable: its thread continues and keeps the lock, and the first round that gets the lock
+//! reports the late result to the shards. Until then no other changes are taken.
 //!
 //! Nothing counts twice after a crash: an entry has what its record owed at the last commit, and the tag on the record
 //! upstream (`outbox/tag.rs`) shows how much of that has arrived since. A write by which one record replaces another (a

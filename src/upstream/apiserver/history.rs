@@ -77,12 +77,8 @@ impl<'de> Deserialize<'de> for Watched {
         let document = Box::<RawValue>::deserialize(deserializer)?;
         // Also bookmarks: an event with nothing but metadata.
         let event = json::decode_event(ApiGroup::Core, document.get().as_bytes()).map_err(serde::de::Error::custom)?;
-        let meta = ObjectMeta {
-            name: Some(event.metadata.name.to_string()),
-            namespace: Some(event.metadata.namespace.to_string()),
-            resource_version: Some(event.metadata.resource_version.to_string()),
-            ..ObjectMeta::default()
-        };
+        let meta =
+            ObjectMeta { resource_version: Some(event.metadata.resource_version.to_string()), ..ObjectMeta::default() };
         Ok(Self { event, meta })
     }
 }
@@ -176,14 +172,13 @@ impl Apiserver {
 
 /// Returns a kube client with deadlines and limits of bytes. kube's own client has neither, so a missing answer to a
 /// list would block it for ever. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent
-/// until its end.
+/// until its end, and kube's watcher ends it.
 fn impatient(
     exchange: Exchange,
     timeout: Duration,
     watching: Arc<dyn Fn() + Send + Sync>,
     clock: Clock,
 ) -> kube::Client {
-    let watch = Duration::from_secs(WATCH_SECONDS.into()) + timeout;
     let page = Arc::new(AtomicU32::new(PAGE));
     let listed = Arc::new(Mutex::new(None));
     kube::Client::new(
@@ -214,7 +209,7 @@ fn impatient(
                 if is_watch && is_json && answer.status().is_success() {
                     watching();
                 }
-                let silence = if is_watch { watch } else { timeout };
+                let silence = if is_watch { Duration::MAX } else { timeout };
                 let page = (!is_watch).then_some(page);
                 let opened = clock.now().mono;
                 let is_too_short = move || is_watch && clock.now().mono.since(opened) < WATCH_MIN;

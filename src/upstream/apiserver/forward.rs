@@ -47,9 +47,10 @@ pub struct Forwarder(Arc<Renewed<Link>>);
 struct Link {
     /// The API server's URL.
     cluster: Uri,
-    lanes: Lanes<Outgoing>,
+    /// For requests that the API server answers, with credentials that it has accepted.
+    accepted: Lanes<Outgoing>,
     /// For requests that a pod, service or node may answer, because long headers break a connection.
-    apart: Lanes<Outgoing>,
+    proxied: Lanes<Outgoing>,
     /// For requests with unknown credentials: since Kubernetes 1.29, the API server ends the connection of each one that
     /// it does not accept (`UnauthenticatedHTTP2DOSMitigation`).
     unknown: Lanes<Outgoing>,
@@ -84,10 +85,10 @@ impl Forwarder {
         let link = self.0.current().await;
         let lanes = match standing {
             Standing::Unknown => &link.unknown,
-            Standing::Accepted if may_be_proxied(request.uri()) => &link.apart,
-            Standing::Accepted => &link.lanes,
+            Standing::Accepted if may_be_proxied(request.uri()) => &link.proxied,
+            Standing::Accepted => &link.accepted,
         };
-        let ours = link.prepare(&mut request, &self.0).await?;
+        let added = link.prepare(&mut request, &self.0).await?;
         let (seat, transport) = lanes.seat();
         let copy = copy(&request);
         let answer = match (transport.send(request).await, copy) {
@@ -95,7 +96,7 @@ impl Forwarder {
             (answer, _) => answer,
         };
         let answer = answer.map_err(|fault| unanswered(&*fault))?;
-        Ok((self.checked(answer, ours.then_some(&link))?, seat))
+        Ok((self.checked(answer, added)?, seat))
     }
 
     /// Forwards a request for a protocol upgrade on a connection of its own, and waits for the head of the answer.
@@ -104,15 +105,19 @@ impl Forwarder {
     /// As [`Self::send`].
     pub async fn upgrade(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, Box<Status>> {
         let link = self.0.current().await;
-        let ours = link.prepare(&mut request, &self.0).await?;
+        let added = link.prepare(&mut request, &self.0).await?;
         let answer = link.upgrades.request(request).await.map_err(|fault| unanswered(&fault))?;
-        self.checked(answer, ours.then_some(&link))
+        self.checked(answer, added)
     }
 
-    /// Returns the answer, unless it refuses our credentials, those of `ours`: the caller would take that for a refusal
-    /// of its own.
-    fn checked(&self, answer: Response<Incoming>, ours: Option<&Arc<Link>>) -> Result<Response<Incoming>, Box<Status>> {
-        let Some(link) = ours.filter(|_| answer.status() == StatusCode::UNAUTHORIZED) else { return Ok(answer) };
+    /// Returns the answer, unless it refuses the credentials that a link has added: the caller would take that for a
+    /// refusal of its own.
+    fn checked(
+        &self,
+        answer: Response<Incoming>,
+        added: Option<&Arc<Link>>,
+    ) -> Result<Response<Incoming>, Box<Status>> {
+        let Some(link) = added.filter(|_| answer.status() == StatusCode::UNAUTHORIZED) else { return Ok(answer) };
         self.0.refused(link);
         let message = "eventweir: the API server refuses eventweir's own credentials";
         Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1).into())
@@ -126,8 +131,8 @@ impl Link {
         let upgrades = connector(upgrades, timeout, |_| Ok::<_, std::convert::Infallible>(()));
         Ok(Self {
             cluster: config.cluster_url.clone(),
-            lanes: Lanes::over(https.clone(), timeout),
-            apart: Lanes::over(https.clone(), timeout),
+            accepted: Lanes::over(https.clone(), timeout),
+            proxied: Lanes::over(https.clone(), timeout),
             unknown: Lanes::over(https, timeout),
             // An upgraded connection is not reused.
             upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
@@ -135,23 +140,23 @@ impl Link {
         })
     }
 
-    /// Addresses a request to the API server, and adds our credentials. Returns whether a 401 is about them.
+    /// Addresses a request to the API server, and adds our credentials. Returns the link if a 401 is about them.
     async fn prepare(
         self: &Arc<Self>,
         request: &mut Request<Outgoing>,
         renewed: &Renewed<Self>,
-    ) -> Result<bool, Box<Status>> {
+    ) -> Result<Option<&Arc<Self>>, Box<Status>> {
         let may_be_proxied = may_be_proxied(request.uri());
         let wrong = |fault| Status::bad_request(format!("eventweir: the path cannot be forwarded: {fault}"));
         *request.uri_mut() = at(&self.cluster, request.uri()).map_err(wrong)?;
-        let Some(credentials) = &self.credentials else { return Ok(false) };
+        let Some(credentials) = &self.credentials else { return Ok(None) };
         let headers = credentials.headers(renewed.now()).await;
         let headers =
             headers.inspect_err(|fault| renewed.failed(self, &**fault)).map_err(|fault| unanswered(&*fault))?;
         // The request names the caller. No part of a user that our kubeconfig names with `as` may be added.
         let kept = headers.iter().filter(|(name, _)| !is_impersonation(name));
         request.headers_mut().extend(kept.map(|(name, value)| (name.clone(), value.clone())));
-        Ok(!may_be_proxied)
+        Ok(Some(self).filter(|_| !may_be_proxied))
     }
 }
 

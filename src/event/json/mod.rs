@@ -69,8 +69,8 @@ pub fn decode(group: ApiGroup, body: &[u8], validation: FieldValidation) -> Resu
 
 fn decode_with(mut pass: Pass, body: &[u8], validation: FieldValidation) -> Result<Decoded, Box<Status>> {
     let (group, mut event) = (pass.group, Event::default());
-    let read = read::document(&repaired(body), &mut event, &mut pass);
-    if let Err(error) = &read
+    let decoded = read::document(&repaired(body), &mut event, &mut pass);
+    if let Err(error) = &decoded
         && error.classify() != Category::Data
     {
         let why =
@@ -79,7 +79,7 @@ fn decode_with(mut pass: Pass, body: &[u8], validation: FieldValidation) -> Resu
     }
     let Pass { stated: [kind, api_version], fault_at, strict, .. } = pass;
     check_kind(group, &kind, &api_version)?;
-    if let Err(error) = read {
+    if let Err(error) = decoded {
         // The path replaces line and column, because a client does not know the document that its patch resulted in.
         let fault = error.to_string();
         let fault = fault.rsplit_once(" at line ").map_or(fault.as_str(), |(fault, _position)| fault);

@@ -46,8 +46,13 @@ pub(super) enum Fault {
     },
 }
 
+// Wire types.
 const VARINT: u8 = 0;
+const FIXED_64: u8 = 1;
 const LENGTH: u8 = 2;
+const GROUP_START: u8 = 3;
+const GROUP_END: u8 = 4;
+const FIXED_32: u8 = 5;
 
 /// Calls `read` for each field of a message in order. `read` must consume or skip the field.
 pub(super) fn fields<'b>(
@@ -58,7 +63,7 @@ pub(super) fn fields<'b>(
     while reader.at < data.len() {
         let start = reader.at;
         let (number, wire_type) = split(reader.varint()?);
-        if wire_type == 4 {
+        if wire_type == GROUP_END {
             return Err(Fault::EndOfGroup);
         }
         if number <= 0 {
@@ -190,11 +195,11 @@ impl<'b> Reader<'b> {
             let (number, wire_type) = split(self.varint()?);
             match wire_type {
                 VARINT => drop(self.varint()?),
-                1 => drop(self.advance(8)?),
+                FIXED_64 => drop(self.advance(8)?),
                 LENGTH => drop(self.bytes()?),
-                3 => depth = depth.saturating_add(1),
-                4 => depth = depth.checked_sub(1).ok_or(Fault::EndOfGroup)?,
-                5 => drop(self.advance(4)?),
+                GROUP_START => depth = depth.saturating_add(1),
+                GROUP_END => depth = depth.checked_sub(1).ok_or(Fault::EndOfGroup)?,
+                FIXED_32 => drop(self.advance(4)?),
                 _ => return Err(Fault::WireType { number, wire_type }),
             }
             if depth == 0 {

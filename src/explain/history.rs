@@ -17,7 +17,7 @@ const DECISIONS: usize = 20;
 const FACTS: usize = 32;
 /// Reason of the fact that counts the object's further facts.
 pub(super) const OTHERS: &str = "(others)";
-/// LIMIT: records kept per object; the oldest is forgotten.
+/// LIMIT: records kept per object; the oldest is forgotten that was written or has ended, or else the oldest.
 const RECORDS: usize = 32;
 /// LIMIT: bytes kept of a text; the rest is cut.
 pub(super) const TEXT_BYTES: usize = 1024;
@@ -312,7 +312,9 @@ impl History {
             kept.has_ended = true;
         }
         if self.records.len() == RECORDS {
-            self.records.pop_front();
+            // What waits is found by its record.
+            let oldest = self.records.iter().position(|kept| kept.stored || kept.has_ended).unwrap_or_default();
+            self.records.remove(oldest);
         }
         let mut messages = Messages::default();
         if !message.is_empty() {

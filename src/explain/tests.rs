@@ -223,6 +223,23 @@ fn failed_tries_of_several_records_are_one_series() {
     assert_eq!((decisions.collect::<Vec<_>>(), history.forgotten), (all, 0));
 }
 
+/// Fault: occurrences that waited for a token were neither shown nor waiting, once their object had 32 newer records.
+#[test]
+fn a_record_that_was_never_written_is_forgotten_last() {
+    let (mut store, now) = (store(1_000_000), Now::at(1));
+    for record in 0..40 {
+        let event = event(0, &format!("R{record}"), "m");
+        accept(&mut store, &event, record, 1);
+        if record != 3 {
+            let spot = store.spot(&event, now).unwrap();
+            let kind = (RecordId(record), Kind::Combined);
+            store.written(spot, kind, (&"n".into(), 1), &event.message, 1, now);
+        }
+    }
+    let records = store.histories().next().unwrap().records.iter().map(|kept| kept.record.0);
+    assert_eq!(records.collect::<Vec<_>>(), [3].into_iter().chain(9..40).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_storm_record_has_its_newest_message() {
     let (mut store, now) = (store(1_000_000), Now::at(1));

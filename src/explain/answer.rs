@@ -7,7 +7,7 @@ use super::document::{Answer, Explanation, Object, Part, Record, Stored};
 use super::fact::Fact;
 use super::history::{History, OTHERS};
 use super::numbers::plural;
-use super::sentence::{Asked, answer};
+use super::sentence::{Situation, answer};
 use crate::event::{Event, MicroTime};
 
 /// The objects that are selected; every condition that is given must hold.
@@ -242,7 +242,7 @@ impl Explanation {
         let is_off = shards.iter().any(|known| known.is_off);
         let more_objects = shards.iter().map(|known| known.more_objects).sum();
         let (mut objects, mut nearest, now) = (Vec::<Object>::new(), Vec::new(), stamp(now));
-        let asked = Asked { upstream, now: &now };
+        let asked = Situation { upstream, now: &now };
         for known in shards {
             nearest.extend(known.nearest);
             for mut object in known.objects {
@@ -343,7 +343,7 @@ fn unknown(
     (received, unread): (u64, u64),
     span: (Option<i64>, Option<i64>),
     nearest: &[String],
-    asked: Asked<'_>,
+    asked: Situation<'_>,
 ) -> Answer {
     let object = query.object();
     let mut text = match span {

@@ -4,16 +4,16 @@ use super::answer::Upstream;
 use super::document::{Answer, Budget, Decided, Object, Part, Record};
 use super::numbers::plural;
 
-/// The circumstances of a question.
+/// The circumstances in which a question is answered.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Situation<'a> {
     /// Whether the upstream answers.
     pub(super) upstream: Upstream,
     /// When the question was asked.
     pub(super) now: &'a str,
 }
 
-impl Asked<'_> {
+impl Situation<'_> {
     /// Returns the time of day in UTC, after the date if that is another day than the question's.
     pub(super) fn clock(self, stamp: &str) -> String {
         let (day, time) = stamp.split_once('T').unwrap_or_default();
@@ -88,7 +88,7 @@ impl Object {
     }
 
     /// Says where the occurrences of a reason are.
-    pub(super) fn explain(&self, part: &Part, asked: Asked<'_>) -> Answer {
+    pub(super) fn explain(&self, part: &Part, asked: Situation<'_>) -> Answer {
         // A client has asked for its DELETE.
         let faults = part.lost.iter().filter(|(why, _)| !["suppressed", "deleted"].contains(*why));
         let fault = faults.min_by_key(|(why, _)| self.is_past(part, why));
@@ -110,7 +110,7 @@ impl Object {
     }
 
     /// Explains a loss, and says what became of later occurrences.
-    fn explain_lost(&self, part: &Part, loss: (&str, u64), asked: Asked<'_>) -> Answer {
+    fn explain_lost(&self, part: &Part, loss: (&str, u64), asked: Situation<'_>) -> Answer {
         let mut lost = self.explain_loss(part, loss, asked);
         let end = |text: &str| format!("{}.", text.trim_end_matches('.'));
         if !part.waiting.is_empty() {
@@ -122,7 +122,7 @@ impl Object {
         lost
     }
 
-    fn explain_loss(&self, part: &Part, (why, number): (&str, u64), asked: Asked<'_>) -> Answer {
+    fn explain_loss(&self, part: &Part, (why, number): (&str, u64), asked: Situation<'_>) -> Answer {
         let newest = self.loss(part, why);
         let at = newest.map(|decision| format!(" at {}", asked.clock(&decision.last))).unwrap_or_default();
         let text = newest.map(|decision| decision.text.as_str()).unwrap_or_default();
@@ -161,7 +161,7 @@ impl Object {
         }
     }
 
-    fn explain_dropped(&self, part: &Part, number: u64, asked: Asked<'_>) -> Answer {
+    fn explain_dropped(&self, part: &Part, number: u64, asked: Situation<'_>) -> Answer {
         let of_how_many = part.of_how_many();
         let were = if number == 1 { "was" } else { "were" };
         let later = "A later write of the record counts them.";
@@ -189,7 +189,7 @@ impl Object {
         answer("dropped-no-token", text, action)
     }
 
-    fn explain_waiting(&self, part: &Part, asked: Asked<'_>) -> Answer {
+    fn explain_waiting(&self, part: &Part, asked: Situation<'_>) -> Answer {
         let is_down = asked.upstream == Upstream::Down;
         let (of_how_many, waits) = (part.of_how_many(), part.waits());
         // While a retry is in flight, the last failure is still why the occurrences are not written.
@@ -243,7 +243,7 @@ impl Object {
         }
     }
 
-    fn explain_refused(&self, part: &Part, asked: Asked<'_>) -> Answer {
+    fn explain_refused(&self, part: &Part, asked: Situation<'_>) -> Answer {
         let refused = self.decided(part, "rejected");
         let at = refused.map(|decision| format!(" at {}", asked.clock(&decision.last))).unwrap_or_default();
         let words = refused.map_or("", |decision| decision.text.as_str());
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
     use crate::correlator::Key;
 
-    const UP: Asked<'_> = Asked { upstream: Upstream::Up, now: "2026-03-01T10:40:00.000000Z" };
+    const UP: Situation<'_> = Situation { upstream: Upstream::Up, now: "2026-03-01T10:40:00.000000Z" };
 
     fn decided(verdict: &'static str, text: &str) -> Decided {
         let last = "2026-03-01T10:33:02.000000Z".to_owned();
@@ -369,7 +369,7 @@ mod tests {
     fn a_record_that_was_not_tried_waits_for_an_upstream_that_is_down() {
         for why in ["turn", "group", "budget"] {
             let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
-            let explained = |upstream| object(&part, Vec::new()).explain(&part, Asked { upstream, ..UP });
+            let explained = |upstream| object(&part, Vec::new()).explain(&part, Situation { upstream, ..UP });
             let text = "Not written yet: the upstream is down. 0 of 1 occurrences are shown; 1 occurrence waits for ";
             let down = explained(Upstream::Down);
             assert_eq!(down.code, "upstream-down");
@@ -421,7 +421,7 @@ mod tests {
         for (now, said) in
             [("2026-03-01T23:59:59.000000Z", "10:33:02Z"), ("2026-03-02T00:00:00.000000Z", "2026-03-01 10:33:02Z")]
         {
-            assert_eq!(Asked { now, ..UP }.clock("2026-03-01T10:33:02.000000Z"), said);
+            assert_eq!(Situation { now, ..UP }.clock("2026-03-01T10:33:02.000000Z"), said);
         }
     }
 

@@ -39,23 +39,6 @@ async fn requests(program: &Program, verb: &str) -> f64 {
     matching.map(|(_, value)| value).sum()
 }
 
-/// Fault: the lower one took the other's acceptance for a bad answer, and sent the event again and again.
-#[tokio::test]
-async fn an_eventweir_before_another_one_counts_each_occurrence_once() {
-    let upper = start("").await;
-    let lower = start_behind(&upper, "").await;
-    let client = &mut lower.client().await;
-    for message in ["m", "m", "n", "m"] {
-        client.post(&event("node-1", "web-0", "Reason", message)).await;
-    }
-    lower.settle().await;
-    upper.settle().await;
-    assert_eq!(lower.stop().await.ledger.total_written(), 4);
-    let counts: Vec<_> = upper.stored().await.iter().map(|event| event.count).collect();
-    assert_eq!(counts.iter().sum::<i32>(), 4, "{counts:?}");
-    upper.stop().await;
-}
-
 #[tokio::test]
 async fn repeats_after_a_restart_count_on_the_old_record() {
     let apiserver = start(APISERVER).await;

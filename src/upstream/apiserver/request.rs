@@ -1,7 +1,7 @@
 //! Requests for the API server's Events API, as client-go writes them.
 
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
-use http::{HeaderValue, Method, Request as HttpRequest};
+use http::{Method, Request as HttpRequest};
 use kube::client::Body;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -28,11 +28,7 @@ type Result = http::Result<HttpRequest<Body>>;
 /// Returns the POST, PATCH, GET or DELETE of a record.
 pub(in crate::upstream) fn of_write(request: &Request) -> Result {
     match request {
-        // An API server ignores the header. Another eventweir answers with the stored event, not with an accepted one.
-        Request::Create { group, event } => create(*group, event, None).map(|mut request| {
-            request.headers_mut().insert("eventweir-ack", HeaderValue::from_static("written"));
-            request
-        }),
+        Request::Create { group, event } => create(*group, event, None),
         Request::Patch { group, namespace, name, patch, claim } => {
             let path = item(*group, namespace, name) + "?fieldManager=eventweir";
             let body = patch_document(patch, claim.as_deref(), *group).into();

@@ -154,11 +154,18 @@ impl Apiserver {
         group: ApiGroup,
         is_asked: impl FnOnce(&Event) -> bool,
     ) -> Result<Answer, Failure> {
-        let decode = |_: &Parts, body: &[u8]| {
+        let decode = |head: &Parts, body: &[u8]| {
             let event = json::decode_event(group, body).map_err(|fault| fault.to_string())?;
             // Another server's JSON has nothing about the event, and its missing count would be read as zero.
             if event.metadata.resource_version.is_empty() || !is_asked(&event) {
-                return Err("it is not the event".to_owned());
+                // Another eventweir has accepted the event, and counts it again with each try.
+                let is_eventweir = head.headers.contains_key("eventweir-outcome");
+                let whose = if is_eventweir {
+                    "another eventweir has answered, not an API server"
+                } else {
+                    "it is not the event"
+                };
+                return Err(whose.to_owned());
             }
             Ok(Answer::Stored(Box::new(event)))
         };

@@ -426,10 +426,12 @@ fn a_kubeconfig_of_the_environment_that_cannot_be_used_is_not_passed_over() {
         (broken.clone(), format!("reading the kubeconfig {broken}: ")),
         (format!("/no/such/file:{good}"), "/no/such/ca".to_owned()),
         ("/no/such/file".to_owned(), "no kubeconfig exists, and ".to_owned()),
+        // Some pods have a home that is no folder.
+        (String::new(), "no kubeconfig exists, and ".to_owned()),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_eventweir"))
             .args(["serve", "--upstream", "apiserver", "--listen", "127.0.0.1:0"])
-            .envs([("KUBECONFIG", paths.as_str()), ("KUBERNETES_SERVICE_HOST", "127.0.0.1")])
+            .envs([("KUBECONFIG", paths.as_str()), ("HOME", "/dev/null"), ("KUBERNETES_SERVICE_HOST", "127.0.0.1")])
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(64));

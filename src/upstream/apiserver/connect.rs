@@ -275,9 +275,9 @@ fn unread(path: Option<&Path>, error: &KubeconfigError) -> Error {
 fn kubectls() -> Vec<PathBuf> {
     let list = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let named: Vec<_> = std::env::split_paths(&list).filter(|path| !path.as_os_str().is_empty()).collect();
-    // In a pod, the home may be that of another user.
-    let is_ours = |path: &PathBuf| !path.metadata().is_err_and(|fault| fault.kind() == ErrorKind::PermissionDenied);
-    let usual = || std::env::home_dir().map(|home| home.join(".kube").join("config")).filter(is_ours);
+    // In a pod, the home may be that of another user, or no folder.
+    let usual =
+        || std::env::home_dir().map(|home| home.join(".kube").join("config")).filter(|path| path.metadata().is_ok());
     if named.is_empty() { usual().into_iter().collect() } else { named }
 }
 

@@ -168,8 +168,8 @@ impl Admin {
         self.0.reload.notified().await;
     }
 
-    /// Returns the checks of readiness, each with its state if it has passed. A full outbox is none of them: repeats of known records need no room, and other
-    /// replicas are full too while the upstream is away.
+    /// Returns the checks of readiness, each with its state if it has passed. A full outbox is none of them: repeats of
+    /// known records need no room, and other replicas are full too while the upstream is away.
     fn checks(&self) -> [(&'static str, Option<&'static str>); 2] {
         let history = &self.0.history;
         let known = if history.is_synced() || history.mode() == history::Mode::Off { "ok" } else { "not followed" };

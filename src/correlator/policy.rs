@@ -59,9 +59,7 @@ impl Pattern {
             Self::Prefix(prefix) => text.starts_with(prefix.as_str()),
         }
     }
-}
 
-impl Pattern {
     /// Whether each text that `other` matches is matched.
     fn covers(&self, other: &Self) -> bool {
         match other {
@@ -69,6 +67,11 @@ impl Pattern {
             Self::Prefix(prefix) => matches!(self, Self::Prefix(own) if prefix.starts_with(own.as_str())),
         }
     }
+}
+
+/// Whether a text meets a condition.
+fn meets(condition: &[Pattern], text: &str) -> bool {
+    condition.is_empty() || condition.iter().any(|pattern| pattern.matches(text))
 }
 
 /// Writes the pattern as the configuration has it.
@@ -84,23 +87,22 @@ impl fmt::Display for Pattern {
 impl Matches {
     /// Whether they hold for all events of a source or for none.
     pub fn is_by_source(&self) -> bool {
-        let Self { component: _, namespace, kind, reason, event_type } = self;
-        [namespace, kind, reason, event_type].into_iter().all(Vec::is_empty)
+        let [_component, others @ ..] = self.conditions();
+        others.into_iter().all(<[_]>::is_empty)
+    }
+
+    fn conditions(&self) -> [&[Pattern]; 5] {
+        let Self { component, namespace, kind, reason, event_type } = self;
+        [component, namespace, kind, reason, event_type]
     }
 
     /// Whether each event that meets the conditions of `other` meets these.
     fn covers(&self, other: &Self) -> bool {
-        let lists = |matches: &Self| {
-            let Self { component, namespace, kind, reason, event_type } = matches.clone();
-            [component, namespace, kind, reason, event_type]
-        };
-        let covers = |(own, mut other): (Vec<Pattern>, Vec<Pattern>)| {
-            if other.is_empty() {
-                other.push(Pattern::Prefix(SmolStr::default()));
-            }
+        let any = [Pattern::Prefix(SmolStr::default())];
+        self.conditions().into_iter().zip(other.conditions()).all(|(own, other)| {
+            let other = if other.is_empty() { &any } else { other };
             own.is_empty() || other.iter().all(|other| own.iter().any(|own| own.covers(other)))
-        };
-        lists(self).into_iter().zip(lists(other)).all(covers)
+        })
     }
 
     fn matches(&self, event: &Event) -> bool {
@@ -117,10 +119,8 @@ impl Matches {
             ("reason", reason, &event.reason),
             ("type", event_type, &event.event_type),
         ];
-        let misses = |patterns: &[Pattern], text: &str| {
-            !patterns.is_empty() && !patterns.iter().any(|pattern| pattern.matches(text))
-        };
-        conditions.into_iter().find(|(_, patterns, text)| misses(patterns, text)).map(|(name, _, text)| (name, text))
+        let missed = conditions.into_iter().find(|(_, condition, text)| !meets(condition, text));
+        missed.map(|(name, _, text)| (name, text))
     }
 }
 
@@ -146,9 +146,8 @@ impl Policy {
     /// Returns the size of the caches of a source: that of the first rule which matches all its events, whichever rule
     /// matches one of them earlier.
     pub fn lru_cache_size(&self, component: &str) -> NonZeroUsize {
-        let matches =
-            |patterns: &[Pattern]| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(component));
-        let rule = self.rules.iter().find(|rule| rule.matches.is_by_source() && matches(&rule.matches.component));
+        let is_it = |matches: &Matches| matches.is_by_source() && meets(&matches.component, component);
+        let rule = self.rules.iter().find(|rule| is_it(&rule.matches));
         rule.map_or(&self.base, |rule| &rule.settings).lru_cache_size
     }
 
@@ -177,13 +176,8 @@ impl Policy {
 
     /// Returns the rules whose condition on the type meets none of the types that the API server knows.
     pub fn without_type(&self) -> impl Iterator<Item = usize> {
-        let is_type = |pattern: &Pattern| pattern.matches("Normal") || pattern.matches("Warning");
-        let knows = move |patterns: &[Pattern]| patterns.is_empty() || patterns.iter().any(is_type);
-        self.rules
-            .iter()
-            .enumerate()
-            .filter(move |(_, rule)| !knows(&rule.matches.event_type))
-            .map(|(number, _)| number)
+        let knows = |rule: &Rule| ["Normal", "Warning"].iter().any(|known| meets(&rule.matches.event_type, known));
+        self.rules.iter().enumerate().filter(move |(_, rule)| !knows(rule)).map(|(number, _)| number)
     }
 
     /// Returns the settings of the base and of each rule.

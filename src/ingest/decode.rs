@@ -21,13 +21,16 @@ pub(super) fn media(headers: &HeaderMap) -> Result<Media, Rejection> {
     }
     let media_type = media_type(headers);
     Media::named(media_type).ok_or_else(|| {
-        let message = format!(
-            "the body of the request was in an unknown format, {:?} - accepted media types include: application/json, \
-             application/yaml, application/vnd.kubernetes.protobuf",
-            cut(media_type, 64)
-        );
-        Rejection::new(RejectReason::MediaType, Status::new(415, "UnsupportedMediaType", message))
+        let accepted = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+        Rejection::new(RejectReason::MediaType, unknown_format("body of the request", media_type, accepted))
     })
+}
+
+/// Returns the refusal of a body, or another `part`, of this media type.
+pub(super) fn unknown_format(part: &str, media_type: &str, accepted: &str) -> Status {
+    let found = cut(media_type, 64);
+    let message = format!("the {part} was in an unknown format, {found:?} - accepted media types include: {accepted}");
+    Status::new(415, "UnsupportedMediaType", message)
 }
 
 /// Decodes the body of a request in `group`.

@@ -18,9 +18,9 @@ use super::form::Form;
 use super::rejection::Rejection;
 use super::{Face, apply, decode, not_found, options, respond};
 use crate::access::{Extent, check_operations, check_removals};
+use crate::event::Event;
 use crate::event::json::{self, FieldValidation};
 use crate::event::patching::PatchType;
-use crate::event::{Event, cut};
 use crate::ledger::RejectReason;
 use crate::outbox::Line;
 use crate::status::{Status, StatusDetails};
@@ -123,12 +123,9 @@ fn unreadable(fault: &serde_json::Error) -> Rejection {
 async fn read(face: &Face, asked: &Asked, body: Body) -> Result<(Form, ClientPatch, PatchOptions, Bytes), Rejection> {
     let media_type = decode::media_type(&asked.headers);
     let Some(patch_type) = PatchType::named(media_type) else {
-        let message = format!(
-            "the patch was in an unknown format, {:?} - accepted media types include: application/json-patch+json, \
-             application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
-            cut(media_type, 64)
-        );
-        let status = Status::new(415, "UnsupportedMediaType", message);
+        let accepted = "application/json-patch+json, application/merge-patch+json, \
+                        application/strategic-merge-patch+json, application/apply-patch+yaml";
+        let status = decode::unknown_format("patch", media_type, accepted);
         return Err(Rejection::new(RejectReason::MediaType, status.with_details(StatusDetails::default())));
     };
     let form = asked.form(face)?;

@@ -102,14 +102,20 @@ pub(super) fn is_of_another_kind(fault: &(dyn std::error::Error + 'static)) -> b
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use prometheus::Registry;
     use serde_json::{Value, json};
+    use tokio::sync::Semaphore;
+    use tokio::task::JoinSet;
+    use tower::{BoxError, service_fn};
 
     use super::super::tests::{create, plugin, retry, write_kubeconfig};
     use super::super::{Apiserver, Metrics, Settings};
-    use crate::clock::Clock;
+    use super::{Layers, Plugin};
+    use crate::clock::{Clock, Mono};
     use crate::outbox::{Applied, Fault};
 
     const START: i64 = 1_772_352_000_000_000_000;
@@ -165,34 +171,34 @@ mod tests {
     /// Fault: each request that waited for a hanging plugin started it once more.
     #[tokio::test]
     async fn a_hanging_exec_plugin_runs_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let made = std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap();
-        assert!(made.success());
-        let (user, runs) = counting(folder.path(), &[&credential(EXPIRED), &credential(EXPIRED), "cat pipe"]);
-        let clock = Clock::manual(START);
-        let apiserver = connected(folder.path(), &user, &clock).await;
-        let mut waiting = tokio::task::JoinSet::new();
-        for _ in 0..3 {
-            let apiserver = apiserver.clone();
-            waiting.spawn(async move { apiserver.write(&create()).await });
-            tokio::task::yield_now().await;
+        let (runs, end) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (counted, ended) = (Arc::clone(&runs), Arc::clone(&end));
+        let layers = Layers::new(service_fn(move |_request| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let ended = Arc::clone(&ended);
+            async move {
+                let _end = ended.acquire().await?;
+                Err::<http::Response<()>, BoxError>("it has hung".into())
+            }
+        }));
+        let plugin = Plugin::new(layers);
+        let mut waiting = JoinSet::new();
+        for now in [Mono(0), Mono(0).after(Duration::from_secs(60))] {
+            // The run goes on.
+            waiting.shutdown().await;
+            for _ in 0..3 {
+                let plugin = Arc::clone(&plugin);
+                waiting.spawn(async move { plugin.headers(now).await.map_err(|fault| fault.to_string()) });
+            }
+            while plugin.state.receiver_count() < 3 {
+                tokio::task::yield_now().await;
+            }
         }
-        while runs() < 3 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        waiting.shutdown().await;
-        clock.advance(Duration::from_secs(60));
-        for _ in 0..3 {
-            let apiserver = apiserver.clone();
-            waiting.spawn(async move { apiserver.write(&create()).await });
-            tokio::task::yield_now().await;
-        }
-        // Its output is empty at the end, which all of them get.
-        std::fs::write(folder.path().join("pipe"), "").unwrap();
+        end.add_permits(1);
         while let Some(answer) = waiting.join_next().await {
-            assert_eq!(answer.unwrap(), retry(Fault::Unauthorized, Applied::No));
+            assert_eq!(answer.unwrap(), Err("it has hung".to_owned()));
         }
-        assert_eq!(runs(), 3);
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
     }
 
     /// Fault: until a restart, nothing was written.

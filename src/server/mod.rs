@@ -224,13 +224,14 @@ type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 impl Client {
     async fn serve_accepted(self, accepted: Accepted, tls: Option<Tls>, answer: impl Answer) -> Result<(), Fault> {
+        // Boxed, so that a connection takes no memory for the other kinds.
         match (accepted, tls) {
-            (Accepted::Unix(stream), _) => self.serve(stream, Peer::default(), answer).await,
+            (Accepted::Unix(stream), _) => Box::pin(self.serve(stream, Peer::default(), answer)).await,
             (Accepted::Tcp(stream, address), None) => {
                 let peer = Peer { address: Some(address), certificate: None };
-                self.serve(stream, peer, answer).await
+                Box::pin(self.serve(stream, peer, answer)).await
             }
-            (Accepted::Tcp(stream, address), Some(tls)) => self.serve_tls(tls, stream, address, answer).await,
+            (Accepted::Tcp(stream, address), Some(tls)) => Box::pin(self.serve_tls(tls, stream, address, answer)).await,
         }
     }
 
@@ -374,7 +375,8 @@ fn service(
         } else {
             request.map(Body::new)
         };
-        Either::Right(answer.clone().run(request).map(move |mut response| {
+        // Boxed, so that an idle connection takes no memory for a request.
+        Either::Right(Box::pin(answer.clone().run(request)).map(move |mut response| {
             let Some(running) = running else {
                 // An upgrade has set the header already.
                 if closing.is_cancelled() {

@@ -23,7 +23,8 @@ labelled! {
         Unread = "unread",
         /// 429: the client asks for durable acceptance, and the spool cannot be used.
         NotDurable = "not_durable",
-        /// 401 or 403: the caller is unknown or not permitted. 500 or 503: that could not be decided.
+        /// 401 or 403: the caller is unknown or not permitted. 500 or 503: that could not be decided, or it is
+        /// another eventweir.
         Denied = "denied",
         /// 429: the caller exceeds its rate limit or its share of the queue.
         Limited = "limited",

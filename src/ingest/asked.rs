@@ -18,8 +18,13 @@ use super::{Face, respond, unknown_path};
 use crate::access::{Caller, Turn};
 use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, ManagedFields, cut, managed_fields};
+use crate::ledger::RejectReason;
 use crate::status::Status;
 use crate::upstream::Writer;
+use crate::upstream::apiserver::is_of_eventweir;
+
+/// Seconds after which another eventweir may try its write again. By then, its kubeconfig may have been corrected.
+const SENDER_PAUSE: u32 = 10;
 
 /// A request without its body. Must be the last extractor of the head, because it takes the headers.
 #[derive(Debug)]
@@ -101,6 +106,18 @@ impl Asked {
     /// Negotiates the form of the answer.
     pub(super) fn form(&self, face: &Face) -> Result<Form, Rejection> {
         Form::negotiate(self.group, || face.0.shards.clock().now().wall, self.query(), &self.headers)
+    }
+
+    /// Refuses a write of an eventweir whose upstream this is. It waits for an answer with a version, which an accepted
+    /// event does not have yet, and each of its tries would count.
+    pub(super) fn check_sender(&self) -> Result<(), Rejection> {
+        if !is_of_eventweir(&self.headers) {
+            return Ok(());
+        }
+        let message = "an eventweir cannot write to this one: its kubeconfig must name an API server, or an eventweir \
+                       with passthrough: on";
+        let status = Status::new(503, "ServiceUnavailable", message).with_retry_after(SENDER_PAUSE);
+        Err(Rejection::new(RejectReason::Denied, status))
     }
 
     /// Returns managed fields that mark an event as the client's own.

@@ -50,6 +50,9 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let repairs = repairs.inspect_err(|fault| note(&event, fault))?;
     warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
     let note = |fault: &Rejection| note(&event, fault);
+    if face.0.shards.correlates(&event) {
+        asked.check_sender().inspect_err(note)?;
+    }
     face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole).inspect_err(note)?;
     face.check_name(asked.caller.as_ref(), asked.group, &event).inspect_err(note)?;
     if options.dry_run {

@@ -37,6 +37,7 @@ pub use metrics::Metrics;
 use crate::event::ApiGroup;
 use crate::server::{Answer, FairPlaces, Origins};
 use crate::status::Status;
+use crate::upstream::apiserver::is_of_eventweir;
 use events::Names;
 use metrics::Kind;
 use tokens::Tokens;
@@ -125,8 +126,10 @@ impl Passthrough {
     async fn answer<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
         match Route::of(request.method(), request.uri().path()) {
             Route::Ours => (Kind::Events, S::clone(face).run(request).await),
-            // Only the apiserver can authorise impersonation.
-            Route::Write if headers::impersonates(request.headers()) => self.forward(request).await,
+            // Only the apiserver can authorise impersonation. Another eventweir has merged its events already.
+            Route::Write if headers::impersonates(request.headers()) || is_of_eventweir(request.headers()) => {
+                self.forward(request).await
+            }
             // Boxed, so that the future of the other routes stays small.
             Route::Write => Box::pin(self.write(face, request)).await,
             Route::Apiserver | Route::Event if request.method() == Method::CONNECT => {

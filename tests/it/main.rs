@@ -15,6 +15,7 @@ mod refusals;
 mod odd;
 mod mix;
 mod outage;
+mod chain;
 // Delivery: few writes, fairness, limits.
 mod pacing;
 mod fairness;

@@ -34,6 +34,9 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     }
     let Asked { group, namespace, name, .. } = &asked;
     let correlates = correlates(&face, namespace, name);
+    if correlates {
+        asked.check_sender()?;
+    }
     let (form, patch, options, body) = match read(&face, &asked, body).await {
         Ok(read) => read,
         // A possible occurrence.

@@ -43,6 +43,7 @@ pub use forward::{Forwarder, Outgoing, Standing, is_impersonation};
 pub use history::News;
 pub use lanes::Seat;
 use renewed::Identity;
+pub use request::is_of_eventweir;
 pub use watch::Frames;
 
 use super::answer::{Denial, Failure, judge, status_of};
@@ -154,18 +155,11 @@ impl Apiserver {
         group: ApiGroup,
         is_asked: impl FnOnce(&Event) -> bool,
     ) -> Result<Answer, Failure> {
-        let decode = |head: &Parts, body: &[u8]| {
+        let decode = |_: &Parts, body: &[u8]| {
             let event = json::decode_event(group, body).map_err(|fault| fault.to_string())?;
             // Another server's JSON has nothing about the event, and its missing count would be read as zero.
             if event.metadata.resource_version.is_empty() || !is_asked(&event) {
-                // Another eventweir has accepted the event, and counts it again with each try.
-                let is_eventweir = head.headers.contains_key("eventweir-outcome");
-                let whose = if is_eventweir {
-                    "another eventweir has answered, not an API server"
-                } else {
-                    "it is not the event"
-                };
-                return Err(whose.to_owned());
+                return Err("it is not the event".to_owned());
             }
             Ok(Answer::Stored(Box::new(event)))
         };

@@ -1,7 +1,7 @@
 //! Requests for the API server's Events API, as client-go writes them.
 
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
-use http::{Method, Request as HttpRequest};
+use http::{HeaderMap, Method, Request as HttpRequest};
 use kube::client::Body;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
@@ -17,6 +17,12 @@ use crate::upstream::{
 
 /// The User-Agent; the part before the `/` is the default manager in managedFields.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
+
+/// Whether an eventweir has sent a request with these headers.
+pub fn is_of_eventweir(headers: &HeaderMap) -> bool {
+    headers.get(USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"eventweir/"))
+}
+
 const JSON: &str = "application/json";
 /// Initial capacity for an event's JSON, enough for most.
 const USUAL_BYTES: usize = 1024;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use super::budget::Rate;
+use super::normal::normalized;
 
 /// Settings of one correlator. The defaults are client-go's constants, except that `suppression` is `Defer`.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +55,13 @@ pub enum Messages {
     Exact,
     /// The message without numbers, digests and generated suffixes of names.
     Normalized,
+}
+
+impl Messages {
+    /// Whether events with these messages may be occurrences of one event.
+    pub(crate) fn are_alike(self, one: &str, other: &str) -> bool {
+        one == other || self == Self::Normalized && normalized(one) == normalized(other)
+    }
 }
 
 /// How a new record is named.

@@ -16,7 +16,7 @@ use super::lines::{ClientLine, Lines};
 use super::record::{Kind, Record};
 use super::stand::{Held, IfMissing, LIMBO, Mark, Stand};
 use crate::clock::Now;
-use crate::correlator::{Key, Rate, RecordId};
+use crate::correlator::{Key, Messages, Rate, RecordId};
 use crate::event::Event;
 use crate::ledger::Occurrences;
 
@@ -155,7 +155,7 @@ impl Outbox {
     ///
     /// LIMIT: as many records as waited in the earlier process, also above this one's limits; new records are refused
     /// meanwhile.
-    pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, now: Now) {
+    pub fn restore(&mut self, id: RecordId, entry: Entry, (rate, messages): (Rate, Messages), now: Now) {
         let budget_id = match entry.budget {
             Some(budget) => BudgetId::of_spam_key(entry.source, budget),
             None => BudgetId::prepaid(entry.source),
@@ -165,7 +165,7 @@ impl Outbox {
         let own_tag = self.own_tag(id);
         let version = entry.event.metadata.resource_version.clone();
         let mut record = Record::new(entry.source, budget_id, entry.kind, entry.event, now.mono);
-        record.key = entry.key;
+        (record.key, record.messages) = (entry.key, messages);
         record.paid = true;
         record.total = entry.settled + entry.owed.total();
         record.later = entry.later;

@@ -7,7 +7,7 @@ use super::budget::{Budget, BudgetId};
 use super::record::{Kind, Phase, Record};
 use super::stand::{Held, Mark, Stand};
 use crate::clock::{Mono, Now};
-use crate::correlator::{Fold, Key, Known, Rate, RecordId};
+use crate::correlator::{Fold, Key, Known, Messages, Rate, RecordId};
 use crate::event::Event;
 use crate::ledger::{Occurrences, Why, WrittenAs};
 
@@ -33,6 +33,8 @@ pub struct Offer {
     pub budget: Key,
     /// Rate of its group's budget, if it has one.
     pub group: Option<Rate>,
+    /// The part of a message in which its occurrences are equal.
+    pub messages: Messages,
 }
 
 /// A record that its correlator must forget: the next occurrence begins a new one.
@@ -94,6 +96,7 @@ impl Outbox {
                 let Some(same) = self.records.get_mut(&id) else { return (Why::Group, true) };
                 record = same;
             }
+            record.messages = offer.messages;
             record.absorb(event, &mut self.usage, self.settings.max_bytes.get());
             wakes_delivery = is_recharged || matches!(record.phase, Phase::Settled) || is_paid;
             let waits = match record.phase {
@@ -141,7 +144,7 @@ impl Outbox {
         let version = if offer.known.stored { event.metadata.resource_version.clone() } else { SmolStr::default() };
         let kind = if offer.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
         let mut record = Record::new(offer.source, budget_id, kind, event, now);
-        record.key = offer.key;
+        (record.key, record.messages) = (offer.key, offer.messages);
         record.tag = self.own_tag(offer.record);
         record.total = tag;
         record.paid = offer.rate.is_none();
@@ -214,7 +217,7 @@ impl Outbox {
 mod tests {
     use super::Offer;
     use crate::clock::Now;
-    use crate::correlator::{Fold, Key, KeySecret, Known, Policy, Rate, RecordId, Settings, Suppression};
+    use crate::correlator::{Fold, Key, KeySecret, Known, Messages, Policy, Rate, RecordId, Settings, Suppression};
     use crate::event::{ApiGroup, Event, EventSeries, MicroTime, ObjectReference, RareMeta, Time};
     use crate::outbox::Request;
     use crate::shard::{self, Outcome, Shard};
@@ -232,6 +235,7 @@ mod tests {
                 rate,
                 budget: Key(2),
                 group: None,
+                messages: Messages::Exact,
             }
         }
     }

@@ -16,7 +16,7 @@ use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
 use super::tag;
 use super::usage::Usage;
 use crate::clock::{Mono, Now};
-use crate::correlator::{Fold, Key, RecordId};
+use crate::correlator::{Fold, Key, Messages, RecordId};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
 use crate::ledger::{Occurrences, RefusalReason, Why, WrittenAs};
@@ -70,6 +70,8 @@ pub(super) struct Record {
     /// The correlator's key of the record.
     pub(super) key: Key,
     pub(super) kind: Kind,
+    /// The part of the message that identifies it.
+    pub(super) messages: Messages,
     /// Desired state. Its count includes other writers' occurrences. Its name is fixed once a create was sent.
     pub(super) event: Event,
     /// Bytes of `event` and the lines as counted against the limit.
@@ -161,6 +163,7 @@ impl Record {
             source,
             key: Key(0),
             kind,
+            messages: Messages::Exact,
             size: event.approximate_size(),
             event,
             stand: Stand::Nowhere,
@@ -472,42 +475,42 @@ impl Record {
     }
 
     /// Whether an event found under the record's name is equal in everything that identifies it. Repairs of the record
-    /// are tried too, as for an upstream that refused it. The message of combined records and digests may differ,
-    /// because it is that of their newest occurrence.
+    /// are tried too, as for an upstream that refused it.
     fn is_alike(&self, ours: &Event, found: &Event, now: Now) -> bool {
-        let varies = self.kind != Kind::Plain;
-        if identifies(ours, found, varies) {
+        if self.identifies(ours, found) {
             return true;
         }
         let mut repaired = ours.clone();
-        if repair::refused_message(&mut repaired, &Objection::TooLarge).is_some()
-            && identifies(&repaired, found, varies)
-        {
+        if repair::refused_message(&mut repaired, &Objection::TooLarge).is_some() && self.identifies(&repaired, found) {
             return true;
         }
         let identifying = Objection::Fields(&["message", "reportingInstance", "involvedObject.namespace"]);
-        !repair::refused(&mut repaired, &identifying, now.wall).is_empty() && identifies(&repaired, found, varies)
+        !repair::refused(&mut repaired, &identifying, now.wall).is_empty() && self.identifies(&repaired, found)
     }
-}
 
-/// Whether everything that identifies a record is equal. With `varies`, the members may differ that a combined record or
-/// digest takes from its newest occurrences. Its patches do not write them, so the object keeps the first ones.
-fn identifies(ours: &Event, found: &Event, varies: bool) -> bool {
-    fn object(event: &Event) -> [&SmolStr; 5] {
-        let ObjectReference { kind, namespace, name, uid, api_version, .. } = &event.involved_object;
-        [kind, namespace, name, uid, api_version]
+    /// Whether everything that identifies the record is equal. For a combined record or digest, the members may differ
+    /// that it takes from its newest occurrences. Its patches do not write them, so the object keeps the first ones.
+    ///
+    /// Repeats, also of other replicas, may have another number in a normalized message. Where only the content
+    /// identifies a create, it has the message of the create.
+    fn identifies(&self, ours: &Event, found: &Event) -> bool {
+        fn object(event: &Event) -> [&SmolStr; 5] {
+            let ObjectReference { kind, namespace, name, uid, api_version, .. } = &event.involved_object;
+            [kind, namespace, name, uid, api_version]
+        }
+        let messages = if self.is_known_by_content() { Messages::Exact } else { self.messages };
+        ours.reason == found.reason
+            && ours.source == found.source
+            && ours.reporting_controller == found.reporting_controller
+            && ours.reporting_instance == found.reporting_instance
+            && (self.kind != Kind::Plain
+                || ours.event_type == found.event_type
+                    && object(ours) == object(found)
+                    && messages.are_alike(&ours.message, &found.message)
+                    && ours.involved_object.field_path == found.involved_object.field_path
+                    && ours.action == found.action
+                    && ours.related == found.related)
     }
-    ours.reason == found.reason
-        && ours.source == found.source
-        && ours.reporting_controller == found.reporting_controller
-        && ours.reporting_instance == found.reporting_instance
-        && (varies
-            || ours.event_type == found.event_type
-                && object(ours) == object(found)
-                && ours.message == found.message
-                && ours.involved_object.field_path == found.involved_object.field_path
-                && ours.action == found.action
-                && ours.related == found.related)
 }
 
 /// Returns the pause after `failures` in a row: `first` doubled each time up to `max`, cut by up to a half by `jitter`

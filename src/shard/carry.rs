@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::correlator::{KeySecret, Messages, Rate, Settings};
+    use crate::correlator::{KeySecret, Messages, Naming, Rate, Settings};
     use crate::event::{EventSeries, ObjectMeta};
     use crate::outbox::{Answer, Applied, Fault, Request, Retry, UpstreamGroup};
     use crate::shard;
@@ -219,6 +219,44 @@ mod tests {
             matches!(&next.request, Request::Patch { name, patch, .. } if name == "a" && patch.count == 2),
             "{next:?}"
         );
+    }
+
+    /// Returns the request after a create, which the upstream has answered as `applied`, or that the name is taken. It
+    /// holds the event with another number in its message, of another writer or without our tag.
+    fn request_after_another_number(messages: Messages, applied: Option<Applied>) -> Request {
+        let policy = Policy::from(Settings { messages, naming: Naming::Deterministic, ..Settings::default() });
+        let (mut shard, [now, later]) = (shard("me"), [1, 10].map(|second| Now::at(second * 1_000_000_000)));
+        let message = |message: &str| Event { message: message.into(), ..event(1) };
+        shard.accept(message("took 1 s"), 1, now, &policy).unwrap();
+        let write = shard.next_write(now).unwrap();
+        let Request::Create { event: mut held, .. } = write.request else { panic!("it is new") };
+        held.metadata.rare = None;
+        if let Some(applied) = applied {
+            let retry = Retry { after: None, applied, fault: Fault::Timeout };
+            shard.settle(write.record, Answer::Retry(retry), now);
+            shard.accept(message("took 22 s"), 1, now, &policy).unwrap();
+            assert!(matches!(shard.next_write(later).unwrap().request, Request::Create { .. }));
+        } else {
+            held.message = "took 22 s".into();
+        }
+        shard.settle(write.record, Answer::Exists, later);
+        assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
+        shard.settle(write.record, Answer::Stored(held), later);
+        let held = shard.take_changes().held;
+        shard.changes_kept(&held, later);
+        shard.next_write(Now::at(20_000_000_000)).unwrap().request
+    }
+
+    /// Fault: two replicas had two records of one event. With a webhook that removes tags, an occurrence was shown twice
+    /// if it was repeated while its create was in doubt.
+    #[test]
+    fn a_record_with_another_number_in_its_message_is_continued_if_messages_are_normalized() {
+        for applied in [None, Some(Applied::Perhaps)] {
+            let next = request_after_another_number(Messages::Normalized, applied);
+            assert!(matches!(&next, Request::Patch { patch, .. } if patch.count == 2), "{next:?}");
+        }
+        let next = request_after_another_number(Messages::Exact, None);
+        assert!(matches!(&next, Request::Create { event, .. } if event.count == 1), "{next:?}");
     }
 
     /// Fault: with `upstream.group: events`, the client's own create was taken for another event.

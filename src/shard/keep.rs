@@ -51,7 +51,7 @@ impl Shard {
             self.trim();
         }
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };
-        self.outbox.restore(record, entry, rate, now);
+        self.outbox.restore(record, entry, (rate, settings.messages), now);
     }
 
     /// Closes the shard without giving up unsettled records: they are persisted for the next process. Later occurrences

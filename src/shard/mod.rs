@@ -323,6 +323,7 @@ impl Shard {
             rate,
             budget: decision.budget,
             group: settings.group,
+            messages: settings.messages,
         };
         let (why, is_news) = self.outbox.offer(offer, event, now);
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };

@@ -2,7 +2,7 @@
 //! a restart. Without a spool it stays empty.
 //!
 //! The spool takes the changes, commits them, and reports success ([`Outbox::changes_kept`]) or failure
-//! ([`Outbox::changes_not_kept`]).
+//! ([`Outbox::change_all`]).
 
 use std::collections::HashSet;
 
@@ -128,22 +128,13 @@ impl Outbox {
         }
     }
 
-    /// Applies the failure of a commit: its changes will be taken again, and the records that waited for it continue.
-    pub fn changes_not_kept(&mut self, changes: &Changes, now: Now) {
-        for (id, _) in &changes.records {
-            self.journal.changed.insert(*id);
-            self.journal.kept.insert(*id);
-        }
-        self.changes_kept(&changes.held, now);
-    }
-
     /// Lets records continue that wait for a commit, because the spool cannot commit now.
     pub fn go_on_unkept(&mut self, now: Now) {
         let held = std::mem::take(&mut self.journal.held);
         self.changes_kept(&held, now);
     }
 
-    /// Marks all records as changed, because the spool was emptied.
+    /// Marks all records as changed, because a commit has failed. The next one empties the spool.
     pub fn change_all(&mut self) {
         self.journal.kept.clear();
         self.journal.changed.extend(self.records.keys().copied());
@@ -324,10 +315,9 @@ mod tests {
             outbox.settle(id, Answer::Stored(Box::new(stranger)), Now::at(1));
             assert_eq!(outbox.next_write(Now::at(1)), None);
             let changes = outbox.take_changes();
-            if kept {
-                outbox.changes_kept(&changes.held, Now::at(1));
-            } else {
-                outbox.changes_not_kept(&changes, Now::at(1));
+            outbox.changes_kept(&changes.held, Now::at(1));
+            if !kept {
+                outbox.change_all();
             }
             // After the coalescing interval, which begins again with each request.
             let write = outbox.next_write(Now::at(2_000_000_000)).unwrap();

@@ -92,20 +92,13 @@ impl Shards {
         }
     }
 
-    /// Reports to each shard that its changes could not be persisted.
-    pub fn changes_not_kept(&self, changes: &[Changes]) {
-        for (index, changes) in changes.iter().enumerate() {
-            self.with(index, |shard, now| shard.outbox.changes_not_kept(changes, now));
-        }
-    }
-
     /// Resumes held records unpersisted, while nothing can be persisted.
     pub fn go_on_unkept(&self) {
         self.each(|shard, now| shard.outbox.go_on_unkept(now));
         self.wake();
     }
 
-    /// Marks all records as changed.
+    /// Marks all records as changed, because changes could not be persisted.
     pub fn change_all(&self) {
         self.each(|shard, _| shard.outbox.change_all());
     }

@@ -27,7 +27,7 @@ pub struct Keeper {
     secret: KeySecret,
     /// Whether the secret is in use and can no longer change.
     secret_taken: bool,
-    /// Whether the file holds only the commits of this process.
+    /// Whether the file holds all commits of this process, and nothing else.
     begun: bool,
     /// Whether the entries of earlier processes have been returned.
     restored: bool,
@@ -53,8 +53,6 @@ pub struct Opened {
     pub damaged: Option<(String, String)>,
     /// Whether the keys of the entries are of another secret than that of this process.
     pub has_other_keys: bool,
-    /// Whether the commits of this process are missing, so that everything must be committed again.
-    pub is_anew: bool,
 }
 
 impl Keeper {
@@ -116,10 +114,6 @@ impl Keeper {
             Err(error @ (Error::Busy | Error::Unavailable(_) | Error::NoThread)) => return Err(error),
         };
         self.failure = store.and_then(|store| self.put(store)).err();
-        if self.begun && content.process != Some(self.process) {
-            self.begun = false;
-            opened.is_anew = true;
-        }
         if !self.begun {
             self.round = self.round.max(content.round.saturating_add(ROUNDS));
         }
@@ -178,7 +172,8 @@ impl Keeper {
         })
     }
 
-    /// Commits changes, and returns whether there were any. Open the file again after an error.
+    /// Commits changes, and returns whether there were any. After an error, open the file again and commit everything:
+    /// the next commit removes all earlier entries, so that no list of what the failed ones had must be kept.
     ///
     /// # Errors
     /// When they are not durable.
@@ -190,10 +185,11 @@ impl Keeper {
             return Ok(false);
         }
         self.round += 1;
-        let begin = (!self.begun).then_some((self.process, self.secret));
+        let was_begun = std::mem::replace(&mut self.begun, false);
+        let begin = (!was_begun).then_some((self.process, self.secret));
         match store.commit(changes, self.round, begin).and_then(|entries| self.is_in_place().map(|()| entries)) {
             Ok(entries) => {
-                if !self.begun {
+                if !was_begun {
                     self.medium.leave_aside();
                 }
                 (self.begun, self.entries) = (true, entries);

@@ -324,15 +324,15 @@ impl Spool {
 
     /// Reports the result of the last commit to the shards, and returns whether it had changes.
     fn settle(&self, disk: &mut Disk, shards: &Shards) -> Result<bool, Error> {
-        let Some(Commit { changes, result }) = disk.commit.take() else { return Ok(false) };
-        match result {
+        let Some(commit) = disk.commit.take() else { return Ok(false) };
+        match commit.result {
             Ok(Committed { had_changes, entries, bytes }) => {
                 self.0.metrics.entries.set(value(entries));
                 self.0.metrics.bytes.set(value(bytes));
                 Ok(had_changes)
             }
             Err(error) => {
-                shards.changes_not_kept(&changes);
+                shards.change_all();
                 Err(error)
             }
         }
@@ -340,10 +340,7 @@ impl Spool {
 
     /// Restores the entries of an opened file, and logs and counts its damage.
     fn restore(&self, opened: Opened, shards: &Shards) {
-        let Opened { entries, torn, damaged, has_other_keys, is_anew } = opened;
-        if is_anew {
-            shards.change_all();
-        }
+        let Opened { entries, torn, damaged, has_other_keys } = opened;
         self.0.metrics.torn.inc_by(torn);
         if torn > 0 {
             tracing::error!(entries = torn, "entries of the spool are damaged and lost");
@@ -430,9 +427,19 @@ mod tests {
         (shards, spool)
     }
 
-    /// A disk whose syncs wait for the lock. It has their number, and whether they fail.
+    #[derive(Debug, Default, PartialEq)]
+    enum Fails {
+        #[default]
+        Never,
+        /// Each sync fails.
+        Sync,
+        /// After each sync the file has been replaced.
+        Place,
+    }
+
+    /// A disk whose syncs wait for the lock. It has their number, and what fails.
     #[derive(Debug, Clone)]
-    struct Slow(PathBuf, Arc<parking_lot::Mutex<(u64, bool)>>);
+    struct Slow(PathBuf, Arc<parking_lot::Mutex<(u64, Fails)>>);
 
     #[derive(Debug)]
     struct Backend(FileBackend, Slow);
@@ -450,7 +457,7 @@ mod tests {
         fn sync_data(&self) -> io::Result<()> {
             let mut state = self.1.1.lock();
             state.0 += 1;
-            if state.1 { Err(io::Error::other("a fault")) } else { self.0.sync_data() }
+            if state.1 == Fails::Sync { Err(io::Error::other("a fault")) } else { self.0.sync_data() }
         }
         fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
             self.0.write(offset, data)
@@ -474,7 +481,8 @@ mod tests {
             unreachable!("it is not damaged")
         }
         fn identity(&self) -> io::Result<(u64, u64)> {
-            Ok((0, 0))
+            let state = self.1.lock();
+            Ok((0, if state.1 == Fails::Place { state.0 } else { 0 }))
         }
         fn bytes(&self) -> u64 {
             0
@@ -505,7 +513,7 @@ mod tests {
             shards.accept(Event::default(), 1).unwrap();
             let mut state = slow.1.lock();
             assert!(!passing(spool.round(&shards, PATIENCE)).await && spool.is_degraded());
-            state.1 = fails;
+            state.1 = if fails { Fails::Sync } else { Fails::Never };
             drop(state);
             drop(spool.0.disk.lock().await);
             let (before, _) = std::mem::take(&mut *slow.1.lock());
@@ -522,6 +530,29 @@ mod tests {
         assert!(kept);
         let owed = Keeper::new(Arc::new(slow), 1, KeySecret(1, 2)).open().unwrap().entries;
         assert_eq!(owed.iter().map(|entry| entry.occurrences().total()).collect::<Vec<_>>(), [3]);
+    }
+
+    /// Fault: each commit that failed added its records to what was noted for the next one.
+    #[tokio::test]
+    async fn after_failed_commits_the_next_one_has_what_waits_and_nothing_else() {
+        let (folder, registry) = (tempfile::tempdir().unwrap(), Registry::new());
+        let slow = Slow(folder.path().join("spool.redb"), Arc::default());
+        let (shards, spool) = begun(Arc::new(slow.clone()), &registry);
+        for number in 0..10 {
+            shards.accept(Event { reason: number.to_string().into(), ..Event::default() }, 1).unwrap();
+            slow.1.lock().1 = if number == 0 { Fails::Never } else { Fails::Place };
+            assert_eq!(spool.round(&shards, PATIENCE).await, number == 0);
+            if number < 9 {
+                shards.with(0, |shard, now| assert_eq!(shard.write_all(now).len(), 1));
+            }
+        }
+        slow.1.lock().1 = Fails::Never;
+        let noted = shards.take_changes().remove(0).records.len();
+        shards.change_all();
+        assert!(spool.round(&shards, PATIENCE).await && spool.finish(&shards).await);
+        let owed = Keeper::new(Arc::new(slow), 1, KeySecret(1, 2)).open().unwrap().entries;
+        let reasons: Vec<_> = owed.iter().map(|entry| &*entry.event.reason).collect();
+        assert_eq!((noted, &*reasons), (1, &["9"][..]));
     }
 
     /// Fault: such a round counted as a commit that took no time.

@@ -108,7 +108,7 @@ impl Model {
     fn commit(&mut self) {
         if !self.keeper.is_open() {
             let Ok(opened) = self.keeper.open() else { return };
-            assert!(opened.entries.is_empty() && opened.damaged.is_none() && !opened.is_anew, "{opened:?}");
+            assert!(opened.entries.is_empty() && opened.damaged.is_none(), "{opened:?}");
         }
         let mut next = self.kept.clone();
         for (record, count) in &self.owed {
@@ -125,6 +125,7 @@ impl Model {
             }
             Err(error) => {
                 assert!(matches!(error, Error::Unavailable(_)), "{error}");
+                self.owed.extend(next.iter().map(|(record, count)| (*record, Some(*count))));
                 self.perhaps.push(next);
             }
         }

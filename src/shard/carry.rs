@@ -65,7 +65,7 @@ impl Shards {
         caller: &str,
     ) -> Result<(Accepted, Writer), Unable> {
         let prepared = Prepared::new(self.0.secret, &event, policy, caller);
-        let shard = &self.0.shards[self.shard_of_source(prepared.source)];
+        let shard = &self.0.shards[self.shard_for(&event, prepared.source)];
         let shard = shard.try_lock_for(limit).ok_or(Unable::Late)?;
         self.0.mirror.show(&event, occurrences);
         let admitted = self.change(shard, |shard, now| shard.admit(&prepared, event, occurrences, as_it_is, now));

@@ -72,9 +72,11 @@ impl Shard {
 
     pub(super) fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
-        // A digest or storm record has no key in a correlator.
-        if lead == Lead::Name && (event.reason == DIGEST_REASON || is_storm(event)) {
-            let record = self.outbox.digest(event, name)?;
+        // A digest or storm record has no key in a correlator, but a copy that a client has posted has one.
+        if lead == Lead::Name
+            && (event.reason == DIGEST_REASON || is_storm(event))
+            && let Some(record) = self.outbox.digest(event, name)
+        {
             let name = name.into();
             return Some(Handle { source, key: None, record, object, name, stored: true, is_counted_here: true });
         }

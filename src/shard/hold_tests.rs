@@ -7,7 +7,7 @@ use super::{Lead, Shard, Shards};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, KeySecret, Policy, Settings, Suppression};
 use crate::event::Event;
-use crate::outbox::{LostReason, Request};
+use crate::outbox::{DIGEST_REASON, LostReason, Request, STORM_MARK};
 
 fn event(name: &str) -> Event {
     let mut event = Event { count: 1, reason: "BackOff".into(), message: "m".into(), ..Event::default() };
@@ -96,4 +96,35 @@ fn what_was_admitted_arrives_during_a_delete_without_an_answer() {
     held.doubt();
     let ledger = shards.balance().ledger;
     assert_eq!((ledger.total_written(), ledger.total_lost()), (1, 0));
+}
+
+/// Faults: a DELETE did not find such an event, which was written later. Its deletion from the upstream was not noticed.
+#[test]
+fn a_copy_of_a_storm_record_or_digest_that_a_client_posts_is_found() {
+    let (count, settings) = (NonZeroUsize::new(8).unwrap(), super::Settings::default());
+    let (secret, clock) = (KeySecret(1, 2), Clock::manual(1_000_000_000));
+    let shards = Shards::new(count, &settings, Policy::default(), clock.clone(), secret, 1);
+    for (number, is_storm) in (0..16).zip([true, false].into_iter().cycle()) {
+        let mut copy = event(&format!("a{number}"));
+        copy.source.host = format!("node-{number}").into();
+        if is_storm {
+            copy.metadata.rare.get_or_insert_default().annotations.insert(STORM_MARK.into(), "Pod".into());
+        } else {
+            copy.reason = DIGEST_REASON.into();
+        }
+        let name = copy.metadata.name.clone();
+        shards.accept(copy.clone(), 1).unwrap();
+        assert!(shards.hold(&copy, &name, Lead::Alias).is_some(), "{number}");
+        let written = (0..8).find_map(|index| shards.with(index, Shard::write_all).pop());
+        let mut stored = Event { metadata: written.unwrap().metadata, ..copy.clone() };
+        stored.metadata.resource_version = "5".into();
+        assert!(shards.find(&copy).unwrap().stored, "{number}");
+        clock.advance(Duration::from_secs(10));
+        for index in 0..8 {
+            shards.with(index, |shard, now| assert_eq!(shard.next_write(now), None));
+        }
+        assert_eq!(shards.hold(&stored, &name, Lead::Name).unwrap().name(), name);
+        shards.learn_gone(&stored);
+        assert!(shards.find(&copy).unwrap().is_gone, "{number}");
+    }
 }

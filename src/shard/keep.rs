@@ -107,7 +107,7 @@ impl Shards {
     pub fn restore(&self, entry: Entry) {
         let policy = self.policy();
         // Its source is its group's key.
-        let shard = if entry.kind == Kind::Storm { HOME } else { self.shard_of_source(entry.source) };
+        let shard = if entry.kind == Kind::Storm { HOME } else { self.shard_for(&entry.event, entry.source) };
         self.with(shard, |shard, now| shard.restore(entry, now, &policy));
         self.wake();
     }

@@ -164,7 +164,7 @@ impl Shards {
     ) -> Result<Accepted, Full> {
         self.0.mirror.show(&event, occurrences);
         let prepared = Prepared::new(self.0.secret, &event, policy, caller);
-        let index = self.shard_of_source(prepared.source);
+        let index = self.shard_for(&event, prepared.source);
         let accepted = self.with(index, |shard, now| shard.accept_prepared(&prepared, event, occurrences, now));
         if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
             self.wake();
@@ -185,8 +185,8 @@ impl Shards {
         events.iter().for_each(|(event, occurrences)| self.0.mirror.show(event, *occurrences));
         let prepare = |(event, _): &(Event, u32)| Prepared::new(self.0.secret, event, policy, caller);
         let prepared: Vec<_> = events.iter().map(prepare).collect();
-        let mut order: Vec<(usize, usize)> =
-            prepared.iter().map(|one| self.shard_of_source(one.source)).zip(0..).collect();
+        let shard = |((event, _), one): (&(Event, u32), &Prepared<'_>)| self.shard_for(event, one.source);
+        let mut order: Vec<(usize, usize)> = events.iter().zip(&prepared).map(shard).zip(0..).collect();
         // The index breaks ties, so events of one source keep their order.
         order.sort_unstable();
         let mut results = vec![Err(Full); events.len()];
@@ -218,7 +218,7 @@ impl Shards {
     ) -> Result<(Accepted, Option<Waiting>), Full> {
         self.0.mirror.show(&event, occurrences);
         let prepared = Prepared::new(self.0.secret, &event, policy, caller);
-        let index = self.shard_of_source(prepared.source);
+        let index = self.shard_for(&event, prepared.source);
         let result = self.with(index, |shard, now| {
             let accepted = shard.accept_prepared(&prepared, event, occurrences, now)?;
             if matches!(accepted.outcome, Outcome::Deferred | Outcome::Dropped) {
@@ -430,10 +430,15 @@ impl Shards {
     }
 
     pub(super) fn shard_of(&self, event: &Event) -> usize {
-        if is_storm(event) { HOME } else { self.shard_of_source(self.0.secret.source(event)) }
+        self.shard_for(event, self.0.secret.source(event))
     }
 
-    pub(super) fn shard_of_source(&self, source: Key) -> usize {
+    /// Returns the shard of an event of this source. A copy of a storm record that a client posts is accepted where a
+    /// storm record is looked up, because the upstream's event does not show which of them it is.
+    pub(super) fn shard_for(&self, event: &Event, source: Key) -> usize {
+        if is_storm(event) {
+            return HOME;
+        }
         let count = self.0.shards.len() as u64;
         // The source's key is a uniform hash; the tables inside a shard do not use its upper half.
         let upper = u64::try_from(source.0 >> 64).unwrap_or_default();

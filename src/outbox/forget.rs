@@ -325,6 +325,31 @@ mod tests {
         }
     }
 
+    /// Fault: the sum with what waits overflowed.
+    #[test]
+    fn a_tag_that_a_clients_put_has_made_too_large_is_written_again() {
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        outbox.identify("me");
+        let at = |second: i64| Now::at(second * 1_000_000_000);
+        outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, at(0));
+        let write = outbox.next_write(at(0)).unwrap();
+        let (id, Request::Create { event: mut object, .. }) = (write.record, write.request) else {
+            panic!("it is new")
+        };
+        object.metadata.resource_version = "1".into();
+        outbox.settle(id, Answer::Stored(object.clone()), at(0));
+        outbox.offer(Offer::of(1, None), Event { count: 2, ..Event::default() }, at(0));
+        let annotations = &mut object.metadata.rare.as_mut().unwrap().annotations;
+        annotations.values_mut().for_each(|value| *value = format!("{}@1", u64::MAX).into());
+        outbox.pause(id);
+        outbox.rebase(id, &object, Line::Unstated, at(1));
+        outbox.resume(id, at(1));
+        let Request::Patch { patch, claim, .. } = outbox.next_write(at(10)).unwrap().request else {
+            panic!("it is on")
+        };
+        assert_eq!((patch.count, &*claim.unwrap().value), (2, "2@10"));
+    }
+
     /// Fault: the deleted event stayed, because the deletion of its late create waited for a token of an empty budget.
     #[test]
     fn the_deletion_of_a_late_create_waits_for_no_token() {

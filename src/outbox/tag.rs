@@ -27,6 +27,10 @@ const TAG_TTL_SECONDS: i64 = 7 * 86_400;
 /// that annotations may take, and each replica and each restart leaves one.
 const FOREIGN_TAGS_MAX: usize = 256;
 
+/// LIMIT: the count of a tag. Only a client that has changed it writes a larger one, which is no tag: sums with it would
+/// overflow.
+const COUNT_MAX: u64 = u64::MAX >> 2;
+
 /// The part of a patch that makes it exact: the version it was made for, and the new tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
@@ -69,10 +73,12 @@ pub fn has_any_tag(event: &Event) -> bool {
 
 /// Parses count and seconds. An older version of eventweir wrote the count alone; such a tag never expires.
 fn parsed(value: &str) -> Option<(u64, i64)> {
-    match value.split_once('@') {
-        Some((count, seconds)) => Some((count.parse().ok()?, seconds.parse().ok()?)),
-        None => Some((value.parse().ok()?, i64::MAX)),
-    }
+    let (count, seconds) = match value.split_once('@') {
+        Some((count, seconds)) => (count, seconds.parse().ok()?),
+        None => (value, i64::MAX),
+    };
+    let count = count.parse().ok().filter(|count| *count <= COUNT_MAX)?;
+    Some((count, seconds))
 }
 
 /// Sets the tag and the lines of an event that is to be created, and removes all others.

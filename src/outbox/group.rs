@@ -32,6 +32,9 @@ impl UpstreamGroup {
     }
 }
 
+/// Counts below this have wrapped. A larger negative one would come to 0, which a patch does not write.
+const WRAPPED_BELOW: i32 = i32::MIN / 2;
+
 /// Whether events.k8s.io/v1 accepts the event without changes: it has no source and no first timestamp. Combined
 /// records and digests have a first timestamp, and need core/v1, where a patch can change their message.
 fn is_plain_new_style(event: &Event) -> bool {
@@ -39,8 +42,11 @@ fn is_plain_new_style(event: &Event) -> bool {
 }
 
 /// Returns the number of occurrences that `stored` shows. Its own client may have written a larger series, or a process
-/// with another `upstream.group` the larger of the two.
+/// with another `upstream.group` the larger of the two. A count that has wrapped is shown as it is (`countOverflow`).
 pub fn count(stored: &Event) -> i32 {
+    if stored.series.is_none() && stored.count < WRAPPED_BELOW {
+        return stored.count;
+    }
     conversion::occurrences(stored).max(stored.count)
 }
 
@@ -70,7 +76,27 @@ pub(super) fn patch(group: ApiGroup, event: &Event, now: Now) -> Patch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::correlator::{CountOverflow, KeySecret, Policy, Settings};
     use crate::event::EventSeries;
+    use crate::shard::{self, Shard};
+
+    /// Fault: the answer to a wrapped count was read as 1, and the third repeat wrote 2.
+    #[test]
+    fn a_wrapped_count_goes_on_as_in_client_go() {
+        for (count_overflow, expected) in
+            [(CountOverflow::Wrap, [i32::MIN, i32::MIN + 1, i32::MIN + 2]), (CountOverflow::Saturate, [i32::MAX; 3])]
+        {
+            let policy = Policy::from(Settings { count_overflow, ..Settings::default() });
+            let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
+            let mut written = |second: i64, occurrences: i32| {
+                let now = Now::at(second * 1_000_000_000);
+                shard.accept(Event::default(), occurrences.unsigned_abs(), now, &policy).unwrap();
+                shard.write_all(now).pop().unwrap().count
+            };
+            assert_eq!(written(0, i32::MAX), i32::MAX);
+            assert_eq!([10, 20, 30].map(|second| written(second, 1)), expected);
+        }
+    }
 
     /// Fault: after a change of `upstream.group`, a process continued from the smaller, older one.
     #[test]

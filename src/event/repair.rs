@@ -73,7 +73,9 @@ impl Repair {
 /// nanoseconds; few repairs call it.
 pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl Fn() -> i64) -> Vec<Repair> {
     let mut repairs = Vec::new();
-    if group == ApiGroup::Events && event.event_time.is_none() {
+    // An explicit zero time passes for new-style, and no format but the client's shows that it is there.
+    let lacks_time = event.event_time.map_or(group == ApiGroup::Events, |time| time == MicroTime::ZERO);
+    if lacks_time {
         event.event_time = Some(MicroTime::from_unix_nanos(now()));
         repairs.push(Repair::EventTime);
     }
@@ -178,6 +180,19 @@ mod tests {
         old_style.metadata.name = "Web-0.jVTkoE7ITJ64".into();
         assert_eq!(repair(ApiGroup::Core, &mut old_style, 4096, || 7), [Repair::Message]);
         assert_eq!(old_style.message.len(), 4096);
+    }
+
+    /// Fault: it was accepted as a new-style event, and written and kept as an old-style one.
+    #[test]
+    fn a_zero_event_time_becomes_the_present() {
+        for group in [ApiGroup::Core, ApiGroup::Events] {
+            let mut event = Event { event_time: Some(MicroTime::ZERO), ..new_style() };
+            event.involved_object.namespace = "other".into();
+            assert_eq!(repair(group, &mut event, 4096, || 7_000), [Repair::EventTime]);
+            assert_eq!(event.event_time, Some(MicroTime(7)));
+        }
+        let mut old_style = Event { event_time: None, ..new_style() };
+        assert!(repair(ApiGroup::Core, &mut old_style, 4096, || 7_000).is_empty());
     }
 
     #[test]

@@ -27,8 +27,7 @@ const TAG_TTL_SECONDS: i64 = 7 * 86_400;
 /// that annotations may take, and each replica and each restart leaves one.
 const FOREIGN_TAGS_MAX: usize = 256;
 
-/// LIMIT: the count of a tag. Only a client that has changed it writes a larger one, which is no tag: sums with it would
-/// overflow.
+/// LIMIT: the count of a tag. A larger one is a client's change and counts as none: sums with it would overflow.
 const COUNT_MAX: u64 = u64::MAX >> 2;
 
 /// The part of a patch that makes it exact: the version it was made for, and the new tag.

@@ -247,8 +247,8 @@ mod tests {
         shard.next_write(Now::at(20_000_000_000)).unwrap().request
     }
 
-    /// Fault: two replicas had two records of one event. With a webhook that removes tags, an occurrence was shown twice
-    /// if it was repeated while its create was in doubt.
+    /// Faults: two replicas had two records of one event. With a webhook that removes tags, an occurrence was shown
+    /// twice if it was repeated while its create was in doubt.
     #[test]
     fn a_record_with_another_number_in_its_message_is_continued_if_messages_are_normalized() {
         for applied in [None, Some(Applied::Perhaps)] {

@@ -98,7 +98,7 @@ fn what_was_admitted_arrives_during_a_delete_without_an_answer() {
     assert_eq!((ledger.total_written(), ledger.total_lost()), (1, 0));
 }
 
-/// Faults: a DELETE did not find such an event, which was written later. Its deletion from the upstream was not noticed.
+/// Faults: a DELETE did not find such an event, which was written later. Its deletion upstream was not noticed.
 #[test]
 fn a_copy_of_a_storm_record_or_digest_that_a_client_posts_is_found() {
     let (count, settings) = (NonZeroUsize::new(8).unwrap(), super::Settings::default());

@@ -26,9 +26,30 @@ fn is_ours(request: &Request<Incoming>) -> bool {
 
 /// Returns an answer with a longer header than any client reads, so that the connection breaks.
 fn unreadable() -> http::Response<Body> {
+    with_header(1 << 20)
+}
+
+fn with_header(bytes: usize) -> http::Response<Body> {
     let mut answer = answer(200, "{}");
-    answer.headers_mut().insert("x", HeaderValue::try_from("x".repeat(1 << 20)).unwrap());
+    answer.headers_mut().insert("x", HeaderValue::try_from("x".repeat(bytes)).unwrap());
     answer
+}
+
+/// Fault: over HTTP/1.1, hyper's buffer of 400 KiB took what the API server sent to clients that did not read.
+#[tokio::test]
+async fn the_buffer_of_an_answer_over_http_1_is_bounded() {
+    let behind = Behind::plain(|request| async move {
+        let bytes = request.uri().path().rsplit('/').next().unwrap().parse().unwrap();
+        with_header(bytes)
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let client = &mut program.client().await;
+    for (bytes, code) in [(100 << 10, 200), (200 << 10, 502)] {
+        let reply = client.send("GET", &format!("/api/v1/pods/{bytes}"), &[CALLER], b"").await;
+        assert_eq!(reply.status, code, "{bytes}");
+    }
+    program.stop().await;
 }
 
 /// Fault: the API server got it twice. The second time it could be 409 or 404 although the first one was carried out.

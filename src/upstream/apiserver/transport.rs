@@ -36,7 +36,8 @@ pub(super) type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<Tc
 const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// LIMIT: longest silence before a ping, and before a probe of TCP; client-go's value.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// LIMIT: bytes of one answer that are received before its reader takes them; more would let clients that do not read fill the memory.
+/// LIMIT: bytes of one answer that are received before its reader takes them; more would let clients that do not read
+/// fill the memory. With the buffers of both connections it takes up to 512 KiB.
 const STREAM_WINDOW: u32 = 128 << 10;
 /// LIMIT: such bytes of one HTTP/2 connection. Every stream has room, so that a slow reader delays no other answer: an
 /// API server allows 100 streams.
@@ -89,6 +90,8 @@ where
             .http2_keep_alive_interval(silence)
             .http2_keep_alive_timeout(silence / 2)
             .http2_keep_alive_while_idle(true);
+        // LIMIT: the same over HTTP/1.1, and bytes of the header of an answer there.
+        builder.http1_max_buf_size(STREAM_WINDOW as usize);
         let any = connector(https.clone(), timeout, |_| Ok::<_, Infallible>(()));
         let http2 = connector(https, timeout, |http2| if http2 { Ok(()) } else { Err(NotHttp2) });
         Self {

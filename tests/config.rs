@@ -431,6 +431,10 @@ fn limits_follow_from_the_memory_unless_they_are_set() {
     assert_eq!(limits("memory: 3008Mi", None), defaults.map(|limit| 2 * limit));
     let set = "memory: 128Mi\ncorrelation: {maxTrackedKeys: 7}\ningest: {maxAliases: 8}";
     assert_eq!(limits(set, None), [11, 4347, 7, 8]);
+    // Fault: however small the memory, four lists of up to 60 MiB each were made at once.
+    for (memory, lists) in [("96Mi", 1), ("511Mi", 1), ("512Mi", 2), ("1Gi", 4), ("16Ti", 4), ("unlimited", 4)] {
+        assert_eq!(parse(&format!("memory: {memory}")).unwrap().ingest.max_lists.get(), lists, "{memory}");
+    }
     let error = parse("memory: 1Mi").unwrap_err().to_string();
     assert!(error.contains("allowed: container, unlimited, or bytes"), "{error}");
     // Fault: the printed limits were below or above what their keys allow.

@@ -15,6 +15,8 @@ const PROGRAM: usize = 64 << 20;
 const DEFAULTS: usize = 1472 << 20;
 /// LIMIT: how many times its default a limit may become. Larger ones are beyond what their keys allow.
 const MULTIPLE: usize = 64;
+/// Memory for each list that is read and encoded at once.
+const LIST: usize = 256 << 20;
 /// The least that `explain.maxBytes` allows.
 pub(super) const EXPLAIN_MIN: NonZeroUsize = NonZeroUsize::new(1 << 20).unwrap();
 /// Least and most memory that can be configured.
@@ -80,6 +82,8 @@ pub(super) fn divide(config: &mut Config, bytes: NonZeroUsize) {
         *limit = NonZeroUsize::new(scaled).unwrap_or(NonZeroUsize::MIN);
     }
     explain.max_bytes = explain.max_bytes.max(EXPLAIN_MIN);
+    let max_lists = &mut config.ingest.max_lists;
+    *max_lists = NonZeroUsize::new(bytes.get() / LIST).unwrap_or(NonZeroUsize::MIN).min(*max_lists);
 }
 
 /// Returns the kernel's memory limit of the container that the program runs in (cgroup v2, or v1).

@@ -16,9 +16,6 @@ use crate::access::{Access, Fairness, Turn, Turns};
 use crate::event::json::EventList;
 use crate::status::Status;
 
-/// LIMIT: lists that are read and encoded at once, of which a known caller has half; further ones wait, at most for the
-/// request timeout.
-pub(super) const LISTS: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 /// Bytes of a long answer, which is refused if too many of them wait.
 const LONG: u64 = 64 << 10;
 /// Bytes of an answer above which it counts. Shorter ones take no more memory than their request.
@@ -76,9 +73,9 @@ impl Face {
 }
 
 /// Creates the queue of lists. Without authentication all callers have the same name.
-pub(super) fn turns(access: &Access) -> Turns {
+pub(super) fn turns(access: &Access, max_in_flight: NonZeroUsize) -> Turns {
     let caller_percent = if access.authenticates() { 50 } else { 100 };
-    Turns::unshown(Fairness { max_in_flight: LISTS, caller_percent, ..Fairness::default() })
+    Turns::unshown(Fairness { max_in_flight, caller_percent, ..Fairness::default() })
 }
 
 /// Returns the size of an answer that counts until its client has taken it.

@@ -138,7 +138,7 @@ struct Inner {
     /// Ends watches and taps with a complete answer.
     stop: CancellationToken,
     /// Turns of lists that are being made.
-    // LIMIT: `lists::LISTS`.
+    // LIMIT: `max_lists`.
     lists: Turns,
     /// Places for the bytes of long answers.
     // LIMIT: `max_list_bytes`; beyond it a long answer is replaced by 429. One that is longer needs all of them.
@@ -181,7 +181,7 @@ impl Face {
         let bodies = settings.max_read_bytes.max(settings.max_body_bytes.saturating_mul(least));
         Self(Arc::new(Inner {
             settings,
-            lists: lists::turns(&access),
+            lists: lists::turns(&access, settings.max_lists),
             access,
             shards,
             shadow,
@@ -464,7 +464,7 @@ mod tests {
             answer.status()
         };
         let mut turns = Vec::new();
-        for _ in 0..lists::LISTS.get() {
+        for _ in 0..Settings::default().max_lists.get() {
             turns.push(face.list_turn("").await.unwrap());
         }
         assert_eq!(list().await, StatusCode::TOO_MANY_REQUESTS);

@@ -21,6 +21,9 @@ pub struct Settings {
     /// LIMIT: bytes of lists and other long answers that wait for their clients; further ones are refused with 429.
     /// Default 32 MiB.
     pub max_list_bytes: NonZeroUsize,
+    /// LIMIT: lists that are read and encoded at once, of which a known caller has half; further ones wait, at most for
+    /// the request timeout. Each takes up to 60 MiB, as YAML up to 100 MiB. Default 4.
+    pub max_lists: NonZeroUsize,
     /// LIMIT: bytes of all bodies in memory; further ones are refused with 429. Default 32 MiB.
     pub max_read_bytes: NonZeroUsize,
     /// When a client is answered, if its request does not set it. Default accepted.
@@ -44,6 +47,7 @@ impl Default for Settings {
             max_aliases: const { NonZeroUsize::new(100_000).unwrap() },
             max_watches: const { NonZeroUsize::new(1_000).unwrap() },
             max_list_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
+            max_lists: const { NonZeroUsize::new(4).unwrap() },
             max_read_bytes: const { NonZeroUsize::new(32 << 20).unwrap() },
             ack: Ack::Accepted,
             repair: Some(Self::MESSAGE_BYTES),

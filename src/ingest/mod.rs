@@ -63,6 +63,7 @@ pub use decode::incomplete;
 pub(crate) use guard::purpose;
 pub use look::TopQuery;
 pub use metrics::Metrics;
+pub(crate) use options::sets;
 pub use respond::refusal;
 pub use settings::Settings;
 pub use undone::{Kept, Undone};

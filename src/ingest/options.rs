@@ -136,7 +136,12 @@ fn not_whole(name: &str, text: &str) -> Status {
 
 /// Whether the query of a LIST asks for a watch.
 pub(super) fn asks_for_watch(query: Option<&str>) -> bool {
-    Parameters::of(query).truth("watch").unwrap_or(false)
+    sets(query, "watch")
+}
+
+/// Whether a query sets a parameter to true, as the API server reads it: Python writes `True`.
+pub(crate) fn sets(query: Option<&str>, name: &str) -> bool {
+    Parameters::of(query).truth(name).unwrap_or(false)
 }
 
 /// Parses the options of a write; `kind` is their kind, such as `CreateOptions`.

@@ -181,10 +181,7 @@ async fn copy(client: OnUpgrade, apiserver: OnUpgrade, stop: CancellationToken, 
 
 /// Whether the answer has no end of its own. Clients expect such an answer to break off.
 fn is_watch(uri: &Uri) -> bool {
-    let asks = |name: &str| {
-        let pairs = uri.query().unwrap_or_default().split('&');
-        pairs.filter_map(|pair| pair.strip_prefix(name)).any(|value| matches!(value, "" | "=1" | "=true"))
-    };
+    let asks = |name| ingest::sets(uri.query(), name);
     uri.path().contains("/watch/") || asks("watch") || asks("follow")
 }
 
@@ -218,9 +215,14 @@ mod tests {
         check("/api/v1/pods?watch=1", true);
         check("/api/v1/pods?limit=5&watch=true", true);
         check("/api/v1/pods?watch", true);
+        // Fault: Python's client writes its booleans like this, and its watches stayed open after it had closed them.
+        check("/api/v1/pods?watch=True", true);
+        check("/api/v1/namespaces/a/pods/b/log?tailLines=5&follow=True", true);
         check("/api/v1/watch/pods", true);
         check("/api/v1/namespaces/a/pods/b/log?follow=true", true);
         check("/api/v1/pods?watch=false", false);
+        check("/api/v1/pods?watch=False", false);
+        check("/api/v1/pods?watch=0", false);
         check("/api/v1/pods?allowWatchBookmarks=true", false);
         check("/api/v1/pods", false);
     }

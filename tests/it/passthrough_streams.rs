@@ -207,7 +207,7 @@ async fn each_line_of_a_watch_is_forwarded_at_once_and_the_watch_ends_with_its_c
         .await;
         let program = behind.program("", "").await;
         let client = HyperClient::builder(TokioExecutor::new()).http2_only(http2).build_http::<Body>();
-        let request = Request::get(format!("http://{}/api/v1/pods?watch=1", program.app.address()));
+        let request = Request::get(format!("http://{}/api/v1/pods?watch=True", program.app.address()));
         let mut reply = client.request(request.body(Body::empty()).unwrap()).await.unwrap();
         for line in 0..3 {
             next.notify_one();

@@ -9,74 +9,20 @@
 
 use std::num::NonZeroUsize;
 
-use parking_lot::Mutex;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::correlator::{Key, KeySecret, LruMap};
-use crate::event::{ApiGroup, Event, EventSeries, Time, conversion, protobuf};
+use super::alias_table::{AliasTable, Packed};
+use crate::correlator::{Key, KeySecret};
+use crate::event::{Event, EventSeries, Time, conversion};
 use crate::outbox::Line;
-
-/// LIMIT: average bytes per name: all events together have at most this many times `max_aliases`. Most have some
-/// 400.
-const BYTES_A_NAME: usize = 2048;
 
 /// Known names. At the limit the least recently used name is evicted; its client then gets 404 and posts the event
 /// again.
 #[derive(Debug)]
 pub struct Aliases {
-    known: Mutex<Known>,
-    max: NonZeroUsize,
+    known: AliasTable,
     secret: KeySecret,
-}
-
-#[derive(Debug, Default)]
-struct Known {
-    // LIMIT: `max_aliases` names, and `BYTES_A_NAME` times `max_aliases` bytes; the newest event is kept even if it
-    // alone is larger.
-    names: LruMap<Packed>,
-    bytes: usize,
-}
-
-impl Known {
-    /// Stores an event. Returns the replaced and evicted ones, for the caller to free outside of the lock.
-    fn put(&mut self, key: Key, packed: Packed, max: NonZeroUsize) -> Vec<Packed> {
-        self.bytes = self.bytes.saturating_add(packed.size());
-        let mut gone: Vec<Packed> = self.names.put(key, packed).into_iter().collect();
-        let mut bytes = self.bytes.saturating_sub(gone.iter().map(Packed::size).sum());
-        while self.names.len() > max.get() || bytes > max.get().saturating_mul(BYTES_A_NAME) && self.names.len() > 1 {
-            let Some((_, oldest)) = self.names.pop_lru() else { break };
-            bytes = bytes.saturating_sub(oldest.size());
-            gone.push(oldest);
-        }
-        self.bytes = bytes;
-        gone
-    }
-}
-
-/// An event as protobuf, and the API group that its body stated.
-#[derive(Debug)]
-struct Packed {
-    type_meta: Option<ApiGroup>,
-    bytes: Box<[u8]>,
-}
-
-impl Packed {
-    fn new(event: &Event) -> Self {
-        // Enough for most events.
-        let mut bytes = Vec::with_capacity(1024);
-        protobuf::write(ApiGroup::Core, event, &mut bytes);
-        Self { type_meta: event.type_meta, bytes: bytes.into() }
-    }
-
-    const fn size(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn unpack(&self) -> Option<Event> {
-        let event = protobuf::decode(ApiGroup::Core, &self.bytes).ok()?.event;
-        Some(Event { type_meta: self.type_meta, ..event })
-    }
 }
 
 /// A client's patch of an event that it posted.
@@ -223,12 +169,12 @@ fn later_micros(known: &Event, event: &Event) -> Option<i64> {
 impl Aliases {
     /// Returns an empty table for `max` names, hashed with `secret`.
     pub fn new(max: NonZeroUsize, secret: KeySecret) -> Self {
-        Self { known: Mutex::default(), max, secret }
+        Self { known: AliasTable::new(max), secret }
     }
 
     /// Returns the number of known names.
     pub(super) fn len(&self) -> usize {
-        self.known.lock().names.len()
+        self.known.len()
     }
 
     pub(super) fn key(&self, namespace: &str, name: &str) -> Key {
@@ -237,27 +183,24 @@ impl Aliases {
 
     /// Stores an event as its client was shown it.
     pub fn insert(&self, event: &Event) {
-        let (key, packed) = (self.key_of(event), Packed::new(event));
-        let mut known = self.known.lock();
-        let forgotten = known.put(key, packed, self.max);
-        // Every request takes this lock, so memory is freed outside of it.
-        drop(known);
-        drop(forgotten);
+        self.known.put(self.key_of(event), Packed::new(event));
     }
 
     /// Stores an event that is about to be accepted. Returns the event known before under its name.
     pub(super) fn enter(&self, event: &Event) -> Entered {
         let (key, packed) = (self.key_of(event), Packed::new(event));
-        let mut known = self.known.lock();
-        let earlier = known.names.get(&key).and_then(Packed::unpack);
-        let earlier = match earlier {
-            Some(earlier) if includes(&earlier, event) => return Entered::Included(earlier),
-            earlier => earlier,
-        };
-        let forgotten = known.put(key, packed, self.max);
-        drop(known);
-        drop(forgotten);
-        Entered::New(earlier)
+        // Most names are new.
+        let mut seen: Option<Packed> = None;
+        loop {
+            let earlier = match seen.as_ref().and_then(Packed::unpack) {
+                Some(earlier) if includes(&earlier, event) => return Entered::Included(earlier),
+                earlier => earlier,
+            };
+            match self.known.replace(key, seen.as_ref(), packed.clone()) {
+                Ok(()) => return Entered::New(earlier),
+                Err(current) => seen = current,
+            }
+        }
     }
 
     /// Restores the event known before, after the new one was not accepted.
@@ -274,14 +217,12 @@ impl Aliases {
 
     /// Removes a name whose event was deleted.
     pub(super) fn remove(&self, namespace: &str, name: &str) {
-        let mut known = self.known.lock();
-        let removed = known.names.pop(&self.key(namespace, name));
-        known.bytes = known.bytes.saturating_sub(removed.map_or(0, |packed| packed.size()));
+        self.known.remove(self.key(namespace, name));
     }
 
     /// Returns the event as its client was last shown it.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Event> {
-        self.known.lock().names.get(&self.key(namespace, name))?.unpack()
+        self.known.get(self.key(namespace, name))?.unpack()
     }
 
     /// Applies a client's patch to the known event. Returns the event as the client now sees it, and by how many
@@ -337,19 +278,27 @@ impl Aliases {
         });
     }
 
-    /// Changes a known event under the lock, so that of two concurrent requests each sees the other's change.
-    fn change<T>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Event) -> T) -> Option<T> {
-        let mut known = self.known.lock();
+    /// Changes a known event. Begins again if it was changed meanwhile, so that of two concurrent requests each sees the
+    /// other's change.
+    fn change<T>(&self, namespace: &str, name: &str, change: impl Fn(&mut Event) -> T) -> Option<T> {
         let key = self.key(namespace, name);
-        let mut event = known.names.get(&key)?.unpack()?;
-        let result = change(&mut event);
-        drop(known.put(key, Packed::new(&event), self.max));
-        Some(result)
+        let mut seen = self.known.get(key)?;
+        loop {
+            let mut event = seen.unpack()?;
+            let result = change(&mut event);
+            match self.known.replace(key, Some(&seen), Packed::new(&event)) {
+                Ok(()) => return Some(result),
+                Err(current) => seen = current?,
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use super::super::alias_table::BYTES_A_NAME;
     use super::*;
 
     fn event(name: &str, count: i32) -> Event {
@@ -376,6 +325,51 @@ mod tests {
         assert_eq!(aliases.grow("default", "unknown", &count(5)), None);
     }
 
+    /// Fault: the lock was held while an event was decoded, changed and encoded. One client's large event delayed all
+    /// other requests.
+    #[test]
+    fn other_requests_are_served_while_an_event_is_changed_and_a_growth_in_between_counts_once() {
+        let aliases = Aliases::new(NonZeroUsize::new(2).unwrap(), KeySecret(1, 2));
+        aliases.insert(&event("a", 1));
+        let tries = Cell::new(0);
+        let grow = |event: &mut Event| {
+            if tries.replace(tries.get() + 1) == 0 {
+                assert_eq!(aliases.grow("default", "a", &count(4)).unwrap().1, 3);
+            }
+            count(6).apply(event)
+        };
+        assert_eq!(aliases.change("default", "a", grow), Some(2));
+        assert_eq!((tries.get(), aliases.get("default", "a").unwrap().count), (2, 6));
+        // Removed meanwhile, it is unknown.
+        assert_eq!(aliases.change("default", "a", |_| aliases.remove("default", "a")), None);
+        assert_eq!(aliases.len(), 0);
+    }
+
+    #[test]
+    fn concurrent_requests_of_one_name_see_each_others_change() {
+        let aliases = Aliases::new(NonZeroUsize::new(2).unwrap(), KeySecret(1, 2));
+        aliases.insert(&event("a", 0));
+        let post = |count| match aliases.enter(&event("b", count)) {
+            Entered::New(earlier) => earlier.map_or(0, |earlier| earlier.count),
+            Entered::Included(_) => panic!("it has no series"),
+        };
+        let mut earlier = Vec::new();
+        std::thread::scope(|scope| {
+            let request = |thread: i32| {
+                let change = |_| aliases.change("default", "a", |event| event.count += 1).unwrap();
+                (0..100).for_each(change);
+                (1..=100).map(|post_of_thread| post(100 * thread + post_of_thread)).collect()
+            };
+            let threads = [0, 1, 2, 3].map(|thread| scope.spawn(move || -> Vec<i32> { request(thread) }));
+            earlier.extend(threads.into_iter().flat_map(|thread| thread.join().unwrap()));
+        });
+        // Each post has replaced another one, or is the last.
+        earlier.push(aliases.get("default", "b").unwrap().count);
+        earlier.sort_unstable();
+        assert_eq!(earlier, Vec::from_iter(0..=400));
+        assert_eq!(aliases.get("default", "a").unwrap().count, 400);
+    }
+
     #[test]
     fn large_events_leave_room_for_fewer_names() {
         let aliases = Aliases::new(NonZeroUsize::new(4).unwrap(), KeySecret(1, 2));
@@ -398,7 +392,7 @@ mod tests {
         assert_eq!(aliases.len(), 1);
         aliases.remove("default", "a");
         assert_eq!(aliases.len(), 0);
-        assert_eq!(aliases.known.lock().bytes, 0);
+        assert_eq!(aliases.known.bytes(), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod ack;
 mod admit;
+mod alias_table;
 mod aliases;
 mod apply;
 mod asked;

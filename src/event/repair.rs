@@ -1,7 +1,10 @@
 //! Repairs events that the API server would refuse and their clients would then drop. Each repair is reported to the
 //! client. Pure; the caller passes the time. `repair: off` leaves everything to validation.
 
-use smol_str::format_smolstr;
+use std::hash::Hasher as _;
+
+use siphasher::sip::SipHasher13;
+use smol_str::{SmolStr, format_smolstr};
 
 use super::{
     ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX, RareMeta, conversion, cut, validate,
@@ -90,10 +93,21 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl 
         repairs.push(Repair::ReportingInstance);
     }
     if !event.metadata.name.is_empty() && !validate::is_valid_name(group, &event.metadata.name) {
-        event.metadata.name = format_smolstr!("event.{:x}", now().unsigned_abs());
+        event.metadata.name = valid_name(&event.metadata.namespace, &event.metadata.name);
         repairs.push(Repair::Name);
     }
     repairs
+}
+
+/// Returns the name for an event with an invalid one: always the same, also in another replica, because clients repeat
+/// their events under the name that they gave, and each repeat has the total of all.
+fn valid_name(namespace: &str, given: &str) -> SmolStr {
+    let mut hasher = SipHasher13::new();
+    for text in [namespace, given] {
+        hasher.write(text.as_bytes());
+        hasher.write_u8(0xff);
+    }
+    format_smolstr!("event.{:x}", hasher.finish())
 }
 
 /// Repairs a new event that the upstream refused: only the fields it objects to, and only if that can help. `now` is in
@@ -193,6 +207,24 @@ mod tests {
         }
         let mut old_style = Event { event_time: None, ..new_style() };
         assert!(repair(ApiGroup::Core, &mut old_style, 4096, || 7_000).is_empty());
+    }
+
+    /// Fault: it had the time in it, so each repeat of an event with its total was counted as a new one.
+    #[test]
+    fn an_invalid_name_is_always_replaced_by_the_same_one() {
+        let named = |namespace: &str, name: &str, now: i64| {
+            let mut event = new_style();
+            (event.metadata.namespace, event.metadata.name) = (namespace.into(), name.into());
+            event.involved_object.namespace = namespace.into();
+            assert_eq!(repair(ApiGroup::Events, &mut event, 4096, || now), [Repair::Name]);
+            validate::create(ApiGroup::Events, &event).unwrap();
+            event.metadata.name
+        };
+        let name = named("shop", "system:x.1a", 7);
+        assert_eq!(name, named("shop", "system:x.1a", 8));
+        for (namespace, other) in [("shop", "system:x.1b"), ("shop2", "system:x.1a"), ("sho", "psystem:x.1a")] {
+            assert_ne!(name, named(namespace, other, 7), "{namespace} {other}");
+        }
     }
 
     #[test]

@@ -148,6 +148,27 @@ async fn events_that_the_apiserver_would_refuse_are_repaired_with_a_warning() {
     assert_eq!(strict.stop().await.ledger.total_rejected(), 1);
 }
 
+/// Fault: each repeat had another name, and counted the whole series again. As kube-rs reports on a ClusterRole: it
+/// patches the event that it has sent, not the one in the answer.
+#[tokio::test]
+async fn an_event_with_a_repaired_name_counts_each_of_its_occurrences_once() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut event = new_style("system:x.1a");
+    let first = send(client, "POST", NEW, JSON, &event, 201).await;
+    for count in 2..5 {
+        event["series"] = json!({ "count": count, "lastObservedTime": "2026-03-01T08:00:30.000000Z" });
+        let told = send(client, "PATCH", &format!("{NEW}/system:x.1a"), MERGE, &event, 200).await;
+        assert_eq!(told["metadata"]["name"], first["metadata"]["name"]);
+        assert_eq!(only(&program).await.0, count);
+    }
+    // As a client that posts its series again.
+    event["series"]["count"] = json!(7);
+    send(client, "POST", NEW, JSON, &event, 201).await;
+    assert_eq!(only(&program).await.0, 7);
+    assert_eq!(program.stop().await.ledger.received(), 7);
+}
+
 #[tokio::test]
 async fn events_without_a_count_are_one_occurrence_each() {
     let program = start("").await;

@@ -83,11 +83,7 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl 
         repairs.push(Repair::EventTime);
     }
     let new_style = event.event_time.is_some();
-    let message_max = if new_style { NEW_STYLE_MESSAGE_MAX } else { message_max };
-    if event.message.len() > message_max {
-        event.message = cut(&event.message, message_max);
-        repairs.push(Repair::Message);
-    }
+    repairs.extend(message(&mut event.message, if new_style { NEW_STYLE_MESSAGE_MAX } else { message_max }));
     if new_style && event.reporting_instance.len() > NEW_STYLE_TEXT_MAX {
         event.reporting_instance = cut(&event.reporting_instance, NEW_STYLE_TEXT_MAX);
         repairs.push(Repair::ReportingInstance);
@@ -97,6 +93,15 @@ pub fn repair(group: ApiGroup, event: &mut Event, message_max: usize, now: impl 
         repairs.push(Repair::Name);
     }
     repairs
+}
+
+/// Cuts a message of more bytes.
+pub fn message(message: &mut SmolStr, max: usize) -> Option<Repair> {
+    if message.len() <= max {
+        return None;
+    }
+    *message = cut(message, max);
+    Some(Repair::Message)
 }
 
 /// Returns the name for an event with an invalid one: always the same, also in another replica, because clients repeat

@@ -148,6 +148,47 @@ async fn events_that_the_apiserver_would_refuse_are_repaired_with_a_warning() {
     assert_eq!(strict.stop().await.ledger.total_rejected(), 1);
 }
 
+/// Fault: the repeat has the whole message. It counted on a second record, with a message of any length.
+#[tokio::test]
+async fn the_message_of_a_repeat_is_repaired_as_that_of_its_event() {
+    let program = start("ingest: {messageBytes: 200}\n").await;
+    let client = &mut program.client().await;
+    let old = json!({
+        "metadata": { "name": "web-0.2" }, "involvedObject": { "kind": "Pod", "name": "web-0", "namespace": "shop" },
+        "message": "m".repeat(300), "reason": "R", "type": "Normal", "count": 1,
+    });
+    send(client, "POST", EVENTS, JSON, &old, 201).await;
+    let mut new = new_style("web-0.3");
+    new["note"] = json!("n".repeat(1025));
+    send(client, "POST", NEW, JSON, &new, 201).await;
+    // As client-go and kube-rs repeat them.
+    let repeat = json!({ "count": 2, "lastTimestamp": "2026-03-01T08:00:30Z", "message": "m".repeat(300) });
+    new["series"] = json!({ "count": 2, "lastObservedTime": "2026-03-01T08:00:30.000000Z" });
+    for (path, kind, body) in
+        [(format!("{EVENTS}/web-0.2"), STRATEGIC, &repeat), (format!("{NEW}/web-0.3"), MERGE, &new)]
+    {
+        let reply = client.send("PATCH", &path, &[kind], body.to_string().as_bytes()).await;
+        let warnings: Vec<&str> = reply.headers("Warning").collect();
+        assert_eq!((reply.status, warnings.len()), (200, 1), "{} {warnings:?}", reply.text());
+    }
+    program.settle().await;
+    let mut stored: Vec<_> = program.stored().await.iter().map(|event| (event.message.len(), event.count)).collect();
+    stored.sort_unstable();
+    assert_eq!(stored, [(200, 2), (1024, 2)]);
+    assert_eq!(program.metrics().await["eventweir_ingest_repairs_total{what=\"message\"}"], 4.0);
+    program.stop().await;
+    // As the API server.
+    let strict = start("ingest: {repair: off}\n").await;
+    let client = &mut strict.client().await;
+    let mut new = new_style("web-0.4");
+    send(client, "POST", NEW, JSON, &new, 201).await;
+    new["note"] = json!("n".repeat(1025));
+    new["series"] = json!({ "count": 2, "lastObservedTime": "2026-03-01T08:00:30.000000Z" });
+    let status = send(client, "PATCH", &format!("{NEW}/web-0.4"), MERGE, &new, 422).await;
+    assert!(status["message"].as_str().unwrap().contains("can have at most 1024 characters"), "{status}");
+    assert_eq!(strict.stop().await.ledger.total_rejected(), 1);
+}
+
 /// Fault: each repeat had another name, and counted the whole series again. As kube-rs reports on a ClusterRole: it
 /// patches the event that it has sent, not the one in the answer.
 #[tokio::test]

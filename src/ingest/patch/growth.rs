@@ -4,13 +4,16 @@
 //! new-style one. kube-rs sends the whole event with its series as a merge patch. Each unit of growth is an occurrence
 //! for the shared correlator.
 
+use std::num::NonZeroUsize;
+
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
 use crate::event::json::FieldValidation;
 use crate::event::patching::{self, PatchType, Patched};
-use crate::event::{ApiGroup, Event, EventSeries, MicroTime, Time};
+use crate::event::repair::{self, Repair};
+use crate::event::{ApiGroup, Event, EventSeries, MicroTime, NEW_STYLE_MESSAGE_MAX, Time, validate};
 use crate::ingest::aliases::Growth;
 use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
@@ -116,6 +119,36 @@ fn integer(value: &Value) -> Option<i32> {
 
 /// Counts the growth of an alias.
 pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth) -> Response {
+    let mut growth = growth.clone();
+    match repair(face, asked, &mut growth) {
+        Ok(repaired) => {
+            face.0.metrics.count_repairs(repaired.as_slice());
+            let warnings: Vec<String> = repaired.iter().map(|repair| repair.warning().to_owned()).collect();
+            respond::warned(count(face, asked, form, &growth).await, &warnings)
+        }
+        Err(rejection) => reject(face, face.0.aliases.get(&asked.namespace, &asked.name).as_ref(), &rejection),
+    }
+}
+
+/// Repairs the message of a growth as that of the POST: with another message, it would begin a record of its own.
+fn repair(face: &Face, asked: &Asked, growth: &mut Growth) -> Result<Option<Repair>, Rejection> {
+    let Asked { group, namespace, name, .. } = asked;
+    let most = face.0.settings.repair.map_or(usize::MAX, NonZeroUsize::get);
+    let Some(message) = growth.message.as_mut().filter(|text| text.len() > most.min(NEW_STYLE_MESSAGE_MAX)) else {
+        return Ok(None);
+    };
+    let Some(known) = face.0.aliases.get(namespace, name) else { return Ok(None) };
+    if known.event_time.is_none() {
+        return Ok(repair::message(message, most));
+    }
+    if face.0.settings.repair.is_none() {
+        let told = Event { message: message.clone(), ..known.clone() };
+        validate::update(*group, &known, &told).map_err(Rejection::invalid)?;
+    }
+    Ok(repair::message(message, NEW_STYLE_MESSAGE_MAX))
+}
+
+async fn count(face: &Face, asked: &Asked, form: Form, growth: &Growth) -> Response {
     let Asked { namespace, name, .. } = asked;
     let ack = match ack::wanted(face, &asked.headers) {
         Ok(ack) => ack,

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::form::{Form, Media, View};
 use super::table::{self, Columns, Table};
+use super::undone::Kept;
 use super::{indent, partial, yaml};
 use crate::event::Event;
 use crate::event::json::{self, EventList};
@@ -90,7 +91,7 @@ fn encoded(form: Form, code: StatusCode, body: Vec<u8>) -> Response {
 /// Returns an event, with `outcome` if it was accepted.
 pub(super) fn event(form: Form, code: StatusCode, event: &Event, outcome: Option<Outcome>) -> Response {
     let mut response = if let View::PartialList(_) = form.view {
-        refusal(&mismatch("PartialObjectMetadataList", "is not a list (*core.Event)"))
+        mismatch("PartialObjectMetadataList", "is not a list (*core.Event)")
     } else {
         let mut body = Vec::with_capacity(1024);
         write_event(form, Columns::Described, event, &mut body);
@@ -171,7 +172,7 @@ pub(super) fn list(form: Form, list: &EventList) -> Response {
     let out = &mut body;
     match (view, media) {
         (View::Partial(_), _) => {
-            return refusal(&mismatch("PartialObjectMetadata", "is a list (*core.EventList)"));
+            return mismatch("PartialObjectMetadata", "is a list (*core.EventList)");
         }
         (View::Whole, Media::Protobuf) => protobuf::write_list(group, list, out),
         (View::Whole, Media::Json | Media::Yaml) => json::write_list(group, list, out),
@@ -209,8 +210,13 @@ pub(super) fn write_event(form: Form, columns: Columns, event: &Event, out: &mut
     }
 }
 
-fn mismatch(requested: &str, but: &str) -> Status {
-    Status::new(406, "NotAcceptable", format!("you requested {requested}, but the requested object {but}"))
+/// Refuses to show the result of a request in a form that it cannot have. The request is carried out, as by the API
+/// server, so it is not passed on.
+fn mismatch(requested: &str, but: &str) -> Response {
+    let message = format!("you requested {requested}, but the requested object {but}");
+    let mut response = refusal(&Status::new(406, "NotAcceptable", message));
+    response.extensions_mut().insert(Kept);
+    response
 }
 
 /// Returns a plain text, as the API server does outside of its API.

@@ -276,6 +276,28 @@ async fn an_event_that_ingest_cannot_take_is_forwarded() {
     program.app.stop().await;
 }
 
+/// Fault: it was counted, and stored again by the API server: a list was asked for, and the answer is an event.
+#[tokio::test]
+async fn a_request_is_not_forwarded_after_it_was_carried_out() {
+    let behind = Behind::plain(|request| async move {
+        if is_ours(&request) && request.method() == Method::POST { created(request).await } else { answer(404, "{}") }
+    })
+    .await;
+    let program = behind.program("", "shutdown: {drainTimeout: 0s}\n").await;
+    let client = &mut program.client().await;
+    let event = event("node-1", "web-0", "R", "m");
+    let list = ("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+    let reply = client.send("POST", EVENTS, &[CALLER, list], &json_of(&event)).await;
+    assert_eq!((reply.status, reply.outcome()), (406, Some("created")), "{}", reply.text());
+    let strategic = ("Content-Type", "application/strategic-merge-patch+json");
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    let reply = client.send("PATCH", &path, &[CALLER, list, strategic], b"{\"count\":2}").await;
+    assert_eq!((reply.status, reply.outcome()), (406, Some("counted")), "{}", reply.text());
+    assert!(behind.passed_on().is_empty(), "{:?}", behind.passed_on());
+    assert_eq!(program.balance().ledger.received(), 2);
+    program.app.stop().await;
+}
+
 #[tokio::test]
 async fn a_change_that_eventweir_may_not_make_is_forwarded_with_the_callers_rights() {
     let behind = Behind::plain(|request| async move {

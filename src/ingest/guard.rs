@@ -167,8 +167,13 @@ async fn admission_caller(face: &Face, head: &mut Parts) -> Result<Option<Caller
 
 /// Marks a 429: too many reviews are in flight, but the apiserver itself can authorise the request.
 fn unasked(status: Status) -> Refused {
-    let unable = (status.code == 429).then_some(Unable);
+    let unable = unable(&status);
     (status, unable)
+}
+
+/// Marks a refused review if only its number is too large.
+pub(super) fn unable(status: &Status) -> Option<Unable> {
+    (status.code == 429).then_some(Unable)
 }
 
 /// Returns the purpose of a request, by which its caller is identified.
@@ -264,7 +269,7 @@ const fn reason_of(status: &Status) -> RejectReason {
     }
 }
 
-fn rejection(status: Status) -> Rejection {
+pub(super) fn rejection(status: Status) -> Rejection {
     Rejection::new(reason_of(&status), status)
 }
 

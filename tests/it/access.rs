@@ -20,6 +20,7 @@ use eventweir::event::{ApiGroup, Event, MicroTime, ObjectMeta, json};
 use eventweir::event_log::EventLog;
 use eventweir::explain;
 use eventweir::ingest::{self, Aliases, Face, Shared};
+use eventweir::ledger::RejectReason;
 use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::shard::{self, Shards};
 use eventweir::status::Status;
@@ -876,6 +877,36 @@ async fn each_event_of_a_batch_is_authorised_in_its_own_namespace() {
     assert_eq!(guarded.send(request("POST", "/eventweir/v1/events", "", &events.join("\n"))).await.code(), 401);
     let ledger = guarded.shards.balance().ledger;
     assert_eq!((ledger.received(), ledger.total_rejected()), (5, 3));
+}
+
+/// Fault: they were counted as denied, so that a right seemed to be missing.
+#[tokio::test]
+async fn events_beyond_the_limit_of_reviews_are_counted_as_limited() {
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    guarded.allow("alice", "patch", "shop");
+    let mut event = Event { count: 2, ..one() };
+    event.metadata.name = "new".into();
+    let patch = |body: &str| {
+        let mut patch = request("PATCH", &format!("{EVENTS}/new"), "alice", body);
+        patch.headers_mut().insert("content-type", "application/merge-patch+json".parse().unwrap());
+        patch
+    };
+    // Whether it may patch is known then.
+    assert_eq!(guarded.send(patch(r#"{"type":"Normal"}"#)).await.code(), 404);
+    guarded.answers.forget_permits(Semaphore::MAX_PERMITS);
+    let places: Vec<String> = (0..40).map(|number| format!("/api/v1/namespaces/n{number}/events")).collect();
+    let waiting = places.iter().map(|path| guarded.get("alice", path));
+    let refused = async {
+        let Ok(response): Result<Response<Body>, _> =
+            guarded.face.service(Origins::any_host()).oneshot(patch(&text(&event))).await;
+        assert_eq!((response.status().as_u16(), response.extensions().get()), (429, Some(&ingest::Unable)));
+        let batch = guarded.send(request("POST", "/eventweir/v1/events", "alice", &text(&one()))).await;
+        assert!(batch.body.contains("\"code\":429"), "{batch:?}");
+        guarded.answers.add_permits(64);
+    };
+    join(join_all(waiting), refused).await;
+    let ledger = guarded.shards.balance().ledger;
+    assert_eq!((ledger.rejected(RejectReason::Limited), ledger.rejected(RejectReason::Denied)), (2, 0));
 }
 
 /// Fault: an invalid event was refused before its caller was authorised, and `explain` showed it.

@@ -30,7 +30,7 @@ use super::asked::Asked;
 use super::occurrence::Taken;
 use super::options::Parameters;
 use super::rejection::Rejection;
-use super::{Ack, Face, ack, create, decode, respond};
+use super::{Ack, Face, ack, create, decode, guard, respond};
 use crate::access::Caller;
 use crate::event::json::{self, Decoded, FieldValidation, Many};
 use crate::event::repair::Repair;
@@ -321,7 +321,7 @@ impl Batch {
             };
             match verdict {
                 // Not recorded for `explain`: a caller without permission for a namespace leaves no trace in it.
-                Some(status) => read.group = Err(Rejection::new(RejectReason::Denied, status.clone())),
+                Some(status) => read.group = Err(guard::rejection(status.clone())),
                 None => match self.pass(group, event) {
                     Ok((event, repairs)) => {
                         read.warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));

@@ -18,8 +18,7 @@ use crate::ingest::aliases::Growth;
 use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
 use crate::ingest::rejection::Rejection;
-use crate::ingest::{Face, ack, create, not_found, respond};
-use crate::ledger::RejectReason;
+use crate::ingest::{Face, ack, create, guard, not_found, respond};
 use crate::shard::Outcome;
 use crate::upstream::ClientPatch;
 
@@ -234,7 +233,12 @@ pub(super) async fn upsert(
     // A create needs more than the right to patch.
     let caller = asked.caller.as_ref();
     if let Err(status) = face.may_create(caller, form.group, namespace).await {
-        return reject(face, Some(&event), &Rejection::new(RejectReason::Denied, status));
+        let unable = guard::unable(&status);
+        let mut response = reject(face, Some(&event), &guard::rejection(status));
+        if let Some(unable) = unable {
+            response.extensions_mut().insert(unable);
+        }
+        return response;
     }
     match create::pass(face, caller, form.group, namespace, &mut event) {
         Ok(repairs) => {

@@ -42,7 +42,7 @@ impl Growth {
     /// Changes an event. Returns by how many occurrences its count grew: none if it shrinks or stays equal (a repeated
     /// request).
     fn apply(&self, event: &mut Event) -> u32 {
-        let before = line(event);
+        let before = total(event);
         event.count = self.count.unwrap_or(event.count);
         if let Some(series) = &self.series {
             let known = event.series.get_or_insert_default();
@@ -55,7 +55,7 @@ impl Growth {
         if let Some(message) = &self.message {
             event.message = message.clone();
         }
-        u32::try_from(line(event) - before).unwrap_or(0)
+        u32::try_from(total(event) - before).unwrap_or(0)
     }
 
     /// As [`apply`](Self::apply), but times do not go back: the record shows the newest one.
@@ -71,9 +71,13 @@ impl Growth {
     }
 }
 
-/// The member that [`line`] returns.
+/// The member that [`total`] returns.
 fn own_count(event: &mut Event) -> &mut i32 {
-    event.series.as_mut().map_or(&mut event.count, |series| &mut series.count)
+    let count = &mut event.count;
+    match &mut event.series {
+        Some(series) if series.count >= *count => &mut series.count,
+        _ => count,
+    }
 }
 
 /// Returns a client's own count: that of the series, or `count`; 1 if an event has neither.
@@ -248,7 +252,7 @@ impl Aliases {
             let known = event.clone();
             let mut grown = growth.apply(event);
             if is_again(&known, event) {
-                *own_count(event) = conversion::occurrences(&known).saturating_add(1);
+                *own_count(event) = i32::try_from(total(&known)).unwrap_or(i32::MAX).saturating_add(1);
                 grown = 1;
             } else if grown == 0 && later_micros(&known, event).is_some() {
                 // It was counted before.
@@ -368,6 +372,23 @@ mod tests {
         earlier.sort_unstable();
         assert_eq!(earlier, Vec::from_iter(0..=400));
         assert_eq!(aliases.get("default", "a").unwrap().count, 400);
+    }
+
+    /// Fault: beside any series, the growing count of the event's client was not seen.
+    #[test]
+    fn a_series_beside_a_count_does_not_hide_its_growth() {
+        let aliases = Aliases::new(NonZeroUsize::new(2).unwrap(), KeySecret(1, 2));
+        aliases.insert(&event("a", 5));
+        let grow = |growth: &Growth| aliases.grow("default", "a", growth).unwrap().1;
+        let series =
+            |count| Growth { series: Some(EventSeries { count, ..EventSeries::default() }), ..Growth::default() };
+        assert_eq!(grow(&series(0)), 0, "an empty series");
+        assert_eq!((grow(&count(6)), grow(&count(8))), (1, 2));
+        aliases.shrink("default", "a", 2);
+        assert_eq!(grow(&count(8)), 2, "taken back and repeated");
+        assert_eq!((grow(&series(7)), grow(&series(10))), (0, 2));
+        aliases.shrink("default", "a", 2);
+        assert_eq!((grow(&series(10)), grow(&count(9)), grow(&count(11))), (2, 0, 1));
     }
 
     #[test]

@@ -198,7 +198,10 @@ impl Passthrough {
             return None;
         }
         let answer = self.send(parts.clone(), whole(body.clone())).await;
-        if answer.as_ref().is_ok_and(|answer| answer.status() == StatusCode::NOT_FOUND) {
+        // An event that is posted under the name after a DELETE may be ingest's.
+        let is_gone =
+            |code: StatusCode| code == StatusCode::NOT_FOUND || (parts.method == Method::DELETE && code.is_success());
+        if answer.as_ref().is_ok_and(|answer| is_gone(answer.status())) {
             self.0.forwarded.remove(namespace, name);
         }
         Some(answer)

@@ -298,6 +298,31 @@ async fn a_request_is_not_forwarded_after_it_was_carried_out() {
     program.app.stop().await;
 }
 
+/// Fault: changes of the event that was posted next under the name were forwarded, and set its count.
+#[tokio::test]
+async fn the_name_of_a_forwarded_event_is_free_after_its_deletion() {
+    let behind = Behind::plain(|request| async move {
+        // Pending writes stay pending.
+        if is_ours(&request) {
+            std::future::pending().await
+        } else {
+            answer(if request.method() == Method::POST { 201 } else { 200 }, "{}")
+        }
+    })
+    .await;
+    let full = "outbox: {maxRecords: 1, sourcePercent: 100}\nshutdown: {drainTimeout: 0s}\n";
+    let program = behind.program("", full).await;
+    let client = &mut program.client().await;
+    let [first, other] = ["web-0", "web-1"].map(|object| event("node-1", object, "R", "m"));
+    client.send("POST", EVENTS, &[CALLER], &json_of(&first)).await;
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&other)).await.status, 201);
+    let name = other.metadata.name.as_str();
+    assert_eq!(client.send("DELETE", &format!("{EVENTS}/{name}"), &[CALLER], b"").await.status, 200);
+    assert_eq!(client.patch(name, &json!({"count": 2})).await.status, 404);
+    assert_eq!(behind.passed_on().len(), 2);
+    program.app.stop().await;
+}
+
 #[tokio::test]
 async fn a_change_that_eventweir_may_not_make_is_forwarded_with_the_callers_rights() {
     let behind = Behind::plain(|request| async move {

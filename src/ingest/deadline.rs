@@ -39,7 +39,7 @@ pub(super) async fn deadline(face: Face, request: Request, next: impl Answer) ->
 /// Whether the request is a watch, which ends by `timeoutSeconds`.
 fn is_watch(request: &Request) -> bool {
     let path = request.uri().path();
-    path.contains("/watch/") || path.ends_with("/events") && options::asks_for_watch(request.uri().query())
+    options::is_watch_path(path) || path.ends_with("/events") && options::asks_for_watch(request.uri().query())
 }
 
 /// Parses a duration like Go's `time.ParseDuration`. COMPAT(apiserver): a negative one is as good as none, so it becomes zero.
@@ -76,6 +76,20 @@ fn duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_timeout_is_not_that_of_a_watch() {
+        let check = |uri: &str, expected| {
+            let request = Request::get(uri).body(axum::body::Body::empty()).unwrap();
+            assert_eq!(is_watch(&request), expected, "{uri}");
+        };
+        check("/api/v1/watch/namespaces/shop/events", true);
+        check("/apis/events.k8s.io/v1/watch/events", true);
+        check("/api/v1/namespaces/shop/events?watch=True", true);
+        check("/api/v1/namespaces/shop/events/a?watch=1", false);
+        // Fault: the name of the namespace made it a watch.
+        check("/api/v1/namespaces/watch/events", false);
+    }
 
     #[test]
     fn durations_are_parsed_like_gos() {

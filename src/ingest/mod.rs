@@ -64,7 +64,7 @@ pub use decode::incomplete;
 pub(crate) use guard::purpose;
 pub use look::TopQuery;
 pub use metrics::Metrics;
-pub(crate) use options::sets;
+pub(crate) use options::{is_watch_path, sets};
 pub use respond::refusal;
 pub use settings::Settings;
 pub use undone::{Kept, Undone};

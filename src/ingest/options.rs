@@ -144,6 +144,17 @@ pub(crate) fn sets(query: Option<&str>, name: &str) -> bool {
     Parameters::of(query).truth(name).unwrap_or(false)
 }
 
+/// Whether a path asks for a watch: `/api/v1/watch/…` or `/apis/GROUP/VERSION/watch/…`.
+pub(crate) fn is_watch_path(path: &str) -> bool {
+    let mut segments = path.split('/').skip(1);
+    let before = match segments.next() {
+        Some("api") => 1,
+        Some("apis") => 2,
+        _ => return false,
+    };
+    segments.nth(before) == Some("watch")
+}
+
 /// Parses the options of a write; `kind` is their kind, such as `CreateOptions`.
 pub(super) fn of_write(kind: &str, query: Option<&str>) -> Result<Options, Status> {
     check_write(kind, &Parameters::of(query), Faults::default())

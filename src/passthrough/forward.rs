@@ -182,7 +182,7 @@ async fn copy(client: OnUpgrade, apiserver: OnUpgrade, stop: CancellationToken, 
 /// Whether the answer has no end of its own. Clients expect such an answer to break off.
 fn is_watch(uri: &Uri) -> bool {
     let asks = |name| ingest::sets(uri.query(), name);
-    uri.path().contains("/watch/") || asks("watch") || asks("follow")
+    ingest::is_watch_path(uri.path()) || asks("watch") || asks("follow")
 }
 
 /// Encodes a refusal of pass-through itself, as the apiserver would.
@@ -219,6 +219,10 @@ mod tests {
         check("/api/v1/pods?watch=True", true);
         check("/api/v1/namespaces/a/pods/b/log?tailLines=5&follow=True", true);
         check("/api/v1/watch/pods", true);
+        check("/apis/apps/v1/watch/namespaces/a/deployments", true);
+        // Fault: a namespace's name made each of its answers a watch.
+        check("/api/v1/namespaces/watch/pods", false);
+        check("/apis/apps/v1/namespaces/watch/deployments", false);
         check("/api/v1/namespaces/a/pods/b/log?follow=true", true);
         check("/api/v1/pods?watch=false", false);
         check("/api/v1/pods?watch=False", false);

@@ -21,6 +21,7 @@ use super::options::{Faults, Parameters};
 use super::rejection::{as_asked, under};
 use super::undone::{Effect, Kept, Refusal, Undone};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
+use crate::access::Turn;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf::{self, DeleteOptions as Given};
 use crate::event::{ApiGroup, Event};
@@ -202,15 +203,14 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
     let form = asked.form(&face)?;
     let list = options::of_list(asked.group, asked.query())?;
     let options = read(&face, &asked, body).await?;
-    let turn = face.list_turn(asked.user()).await?;
     let deleting = {
-        let (face, namespace) = (face.clone(), asked.namespace);
+        let (face, user, namespace) = (face.clone(), asked.user().to_owned(), asked.namespace);
         async move {
-            let deleted = delete_pages(&face, &namespace, &list, &options).await;
+            let deleted = delete_pages(&face, &user, &namespace, &list, &options).await;
             if !options.dry_run {
                 ack::followed(&face).await;
             }
-            deleted.map(|list| (turn, list))
+            deleted
         }
     };
     let (turn, list) = face.to_the_end((asked.turn, Bytes::new()), deleting).await?;
@@ -219,14 +219,18 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
 
 /// Deletes the events that `list` selects, in pages. As an API server does, which has pages too, it deletes those that
 /// existed at the first one. The answer lists all pages, and continues after the last one if `list` has a limit.
+///
+/// Each page has a turn of its own, because a deletion takes long. Returns that of the last one, for the answer.
 async fn delete_pages(
     face: &Face,
+    user: &str,
     namespace: &str,
     list: &ListOptions,
     options: &DeleteOptions,
-) -> Result<EventList, Status> {
+) -> Result<(Turn, EventList), Status> {
     let Some(most) = face.0.upstream.deletion_page() else {
-        return delete_page(face, namespace, list, options).await;
+        let turn = face.list_turn(user).await?;
+        return Ok((turn, delete_page(face, namespace, list, options).await?));
     };
     let clock = face.0.shards.clock();
     let end = clock.now().mono.after(LONGEST);
@@ -238,6 +242,7 @@ async fn delete_pages(
     let (mut whole, mut number, mut room) = (EventList::default(), 0, SHOWN_BYTES);
     loop {
         page.limit = list.limit.checked_sub(number).filter(|left| *left > 0).map_or(most, |left| left.min(most));
+        let turn = face.list_turn(user).await?;
         let part = delete_page(face, namespace, &page, options).await?;
         number += part.items.len();
         if whole.resource_version.is_empty() {
@@ -246,7 +251,7 @@ async fn delete_pages(
         (whole.continue_token, whole.remaining_item_count) = (part.continue_token, part.remaining_item_count);
         show(&mut whole.items, part.items, &mut room);
         if whole.continue_token.is_empty() || (list.limit != 0 && number >= list.limit) {
-            return Ok(whole);
+            return Ok((turn, whole));
         }
         if clock.now().mono >= end {
             let message = format!("eventweir: {number} events are deleted; please repeat the request for the rest");

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -13,6 +14,7 @@ use eventweir::event::json::{self, EventList};
 use eventweir::event::{Event, ObjectMeta};
 use eventweir::ledger::{Balance, Why};
 use eventweir::outbox::LostReason;
+use http::Method;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
@@ -23,6 +25,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::support::app::{Program, start, start_before, start_with_kubeconfig};
+use super::support::behind::{Behind, answer};
 use super::support::events::{START, event, plain};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{EVENTS, json as json_of};
@@ -468,6 +471,68 @@ async fn a_deletecollection_asks_for_pages_and_ends_at_its_clients_limit() {
     program.stop().await;
 }
 
+/// Fault: four long ones kept the turns of all lists to their ends.
+#[tokio::test]
+async fn a_list_is_answered_between_the_pages_of_deletecollections() {
+    let (at_page, may_delete) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let left = Arc::new(AtomicUsize::new(400));
+    let behind = {
+        let (at_page, may_delete, left) = (Arc::clone(&at_page), Arc::clone(&may_delete), Arc::clone(&left));
+        Behind::plain(move |request| {
+            let (at_page, may_delete, left) = (Arc::clone(&at_page), Arc::clone(&may_delete), Arc::clone(&left));
+            async move {
+                let is_delete = request.method() == Method::DELETE;
+                if is_delete {
+                    at_page.add_permits(1);
+                    may_delete.acquire().await.unwrap().forget();
+                }
+                let is_last = !is_delete || left.fetch_sub(1, Ordering::Relaxed) <= 4;
+                let next = if is_last { "" } else { "next" };
+                let list = json!({"kind": "EventList", "apiVersion": "v1", "items": [],
+                    "metadata": {"resourceVersion": "9", "continue": next}});
+                answer(200, list.to_string())
+            }
+        })
+        .await
+    };
+    let program = start_with_server(&format!("http://{}", behind.address), "upstream: {history: off}\n").await;
+    let mut deleting = JoinSet::new();
+    for _ in 0..4 {
+        let mut client = program.client().await;
+        deleting.spawn(async move { client.send("DELETE", EVENTS, &[], b"").await.status });
+    }
+    // All four are in a page.
+    at_page.acquire_many(4).await.unwrap().forget();
+    let mut client = program.client().await;
+    let mut listing = std::pin::pin!(client.get(EVENTS));
+    let listed = loop {
+        may_delete.add_permits(1);
+        tokio::select! {
+            reply = &mut listing => break reply.status,
+            page = at_page.acquire() => page.unwrap().forget(),
+        }
+    };
+    assert_eq!((listed, deleting.try_join_next().is_none()), (200, true));
+    left.store(4, Ordering::Relaxed);
+    may_delete.add_permits(1000);
+    assert_eq!(deleting.join_all().await, [200; 4]);
+    program.stop().await;
+}
+
+/// Starts a program with this server as its upstream.
+async fn start_with_server(address: &str, yaml: &str) -> Program {
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = json!({
+        "clusters": [{ "name": "c", "cluster": { "server": address } }],
+        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
+        "users": [{ "name": "u", "user": {} }],
+        "current-context": "x",
+    });
+    std::fs::write(&kubeconfig, text.to_string()).unwrap();
+    start_with_kubeconfig(&kubeconfig, yaml).await
+}
+
 /// Starts an apiserver over TCP that deletes all events at once but delays the answer. `fake` answers all other
 /// requests.
 async fn serve(fake: FakeApiserver, has_deleted: Arc<Semaphore>, may_answer: Arc<Semaphore>) -> (String, JoinSet<()>) {
@@ -502,17 +567,7 @@ async fn a_deletecollection_is_completed_after_its_client_has_disconnected() {
     let (has_deleted, may_answer) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
     let fake = FakeApiserver::manual();
     let (address, _tasks) = serve(fake.clone(), Arc::clone(&has_deleted), Arc::clone(&may_answer)).await;
-    let folder = tempfile::tempdir().unwrap();
-    let kubeconfig = folder.path().join("kubeconfig");
-    let text = json!({
-        "clusters": [{ "name": "c", "cluster": { "server": address } }],
-        "contexts": [{ "name": "x", "context": { "cluster": "c", "user": "u" } }],
-        "users": [{ "name": "u", "user": {} }],
-        "current-context": "x",
-    });
-    std::fs::write(&kubeconfig, text.to_string()).unwrap();
-    let program =
-        start_with_kubeconfig(&kubeconfig, "upstream: {history: off}\noutbox: {coalesceInterval: 1h}\n").await;
+    let program = start_with_server(&address, "upstream: {history: off}\noutbox: {coalesceInterval: 1h}\n").await;
     let client = &mut program.client().await;
     client.post(&plain()).await;
     program.until("it is written", || fake.shown() == 1).await;

@@ -38,7 +38,8 @@ async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<Stri
     let form = asked.form(face)?;
     let media = decode::media(&asked.headers)?;
     let options = options::of_write("CreateOptions", asked.query()).map_err(Rejection::invalid)?;
-    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
+    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await;
+    let body = body.map_err(Rejection::of_post)?;
     let Decoded { mut event, warnings: of_members } = decode::event(asked.group, media, &body, options.validation)?;
     *warnings = of_members;
     let note = |event: &Event, fault: &Rejection| {

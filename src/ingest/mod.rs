@@ -244,8 +244,9 @@ impl Face {
     fn reject(&self, rejection: &Rejection) -> Response {
         self.0.shards.reject(rejection.reason, 1);
         let mut response = respond::refusal(&rejection.status);
-        if rejection.reason == RejectReason::NotDurable {
-            response.extensions_mut().insert(Unable);
+        let unable = rejection.unable.or((rejection.reason == RejectReason::NotDurable).then_some(Unable));
+        if let Some(unable) = unable {
+            response.extensions_mut().insert(unable);
         }
         response
     }

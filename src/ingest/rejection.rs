@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 
-use super::{not_found, respond};
+use super::{Unable, not_found, respond};
 use crate::event::ApiGroup;
 use crate::ledger::RejectReason;
 use crate::status::Status;
@@ -14,11 +14,18 @@ pub(super) struct Rejection {
     pub(super) reason: RejectReason,
     /// Answer to the client.
     pub(super) status: Box<Status>,
+    /// Set if the upstream might take the event.
+    pub(super) unable: Option<Unable>,
 }
 
 impl Rejection {
     pub(super) fn new(reason: RejectReason, status: impl Into<Box<Status>>) -> Self {
-        Self { reason, status: status.into() }
+        Self { reason, status: status.into(), unable: None }
+    }
+
+    /// Marks the refusal of a posted event whose body found no room.
+    pub(super) fn of_post(self) -> Self {
+        Self { unable: (self.reason == RejectReason::Limited).then_some(Unable), ..self }
     }
 
     /// Rejects an event that the apiserver would refuse.

@@ -8,6 +8,7 @@ use axum::body::Body;
 use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::KeySecret;
+use eventweir::ledger::RejectReason;
 use eventweir::passthrough::{Callers, Metrics, Passthrough, Settings};
 use eventweir::server::{Answer, FairPlaces, Origins, Peer, PeerCertificate};
 use eventweir::upstream::Upstream;
@@ -295,6 +296,30 @@ async fn a_request_is_not_forwarded_after_it_was_carried_out() {
     assert_eq!((reply.status, reply.outcome()), (406, Some("counted")), "{}", reply.text());
     assert!(behind.passed_on().is_empty(), "{:?}", behind.passed_on());
     assert_eq!(program.balance().ledger.received(), 2);
+    program.app.stop().await;
+}
+
+/// Fault: ingest counts it a second time, and its 429 was the answer.
+#[tokio::test]
+async fn an_event_for_which_ingest_has_no_room_is_forwarded() {
+    let behind = Behind::plain(|request| async move { answer(if is_ours(&request) { 404 } else { 201 }, "{}") }).await;
+    let program = behind.program("", "ingest: {maxBodyBytes: 4096, maxReadBytes: 4096}\n").await;
+    // It takes half of what two bodies may have.
+    let begun =
+        format!("POST {EVENTS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4096\r\n\r\n{}", "x".repeat(4000));
+    let mut other = tokio::net::TcpStream::connect(program.app.address()).await.unwrap();
+    other.write_all(begun.as_bytes()).await.unwrap();
+    program.until_metric("eventweir_ingest_read_bytes", |bytes| bytes >= 4000.0).await;
+    let client = &mut program.client().await;
+    let event = json_of(&event("node-1", "web-0", "R", &"m".repeat(2500)));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &event).await.status, 201);
+    assert_eq!((behind.passed_on().len(), count(&program, "fallback").await), (1, 1.0));
+    assert_eq!(program.balance().ledger.rejected(RejectReason::Limited), 1);
+    // A change is not: its event may count other clients' occurrences.
+    let change = [CALLER, ("Content-Type", "application/merge-patch+json")];
+    let reply = client.send("PATCH", &format!("{EVENTS}/a"), &change, &[b' '; 3000]).await;
+    assert_eq!((reply.status, behind.passed_on().len()), (429, 1));
+    drop(other);
     program.app.stop().await;
 }
 

@@ -165,6 +165,11 @@ metadata:
 {{- include "eventweir.seconds" (dig "shutdown" "drainTimeout" "20s" (include "eventweir.given" . | fromYaml)) }}
 {{- end }}
 
+{{- /* The end of a stop: connections close in 5 s. Before, a spool has its last commit (4 s) and closes its file (4 s). */}}
+{{- define "eventweir.closeSeconds" -}}
+{{- ternary 13 5 (not (empty (or .Values.spool.volume .Values.spool.claim))) }}
+{{- end }}
+
 {{- /* The configuration file: values derived from others, overridden by `config`. */}}
 {{- define "eventweir.config" -}}
 {{- /* Nodes take some seconds to send no new connections to a pod that ends. */}}
@@ -346,8 +351,9 @@ metadata:
 {{- fail "config.spool.dir without a volume: the root file system is read-only. Use spool.volume or spool.claim" }}
 {{- end }}
 {{- end }}
-{{- if and .Values.terminationGracePeriodSeconds (lt (int .Values.terminationGracePeriodSeconds) (add (int (include "eventweir.drainSeconds" .)) 5 | int)) }}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.drainTimeout with 5 s to close is longer: the kubelet would kill it before the drain ends" (int .Values.terminationGracePeriodSeconds)) }}
+{{- $close := include "eventweir.closeSeconds" . }}
+{{- if and .Values.terminationGracePeriodSeconds (lt (int .Values.terminationGracePeriodSeconds) (add (include "eventweir.drainSeconds" .) $close | int)) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.drainTimeout with %s s to close is longer: the kubelet would kill it before it has stopped" (int .Values.terminationGracePeriodSeconds) $close) }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}
 {{- fail "autoscaling.enabled with kind: DaemonSet, which has one pod per node" }}

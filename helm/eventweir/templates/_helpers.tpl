@@ -143,11 +143,12 @@ metadata:
 
 {{- /* A quantity of memory in Mi, rounded down; empty if it cannot be parsed. */}}
 {{- define "eventweir.mebibytes" -}}
-{{- $text := toString . }}
-{{- $number := regexFind "^[0-9]+" $text }}
+{{- /* A number in a file of values is a float, whose text would have an exponent. */}}
+{{- $text := ternary (printf "%.0f" .) (toString .) (kindIs "float64" .) }}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text }}
 {{- $unit := trimPrefix $number $text }}
 {{- $per := dict "" 1 "k" 1000 "Ki" 1024 "M" 1000000 "Mi" 1048576 "G" 1000000000 "Gi" 1073741824 "T" 1000000000000 "Ti" 1099511627776 }}
-{{- if and $number (hasKey $per $unit) }}{{ div (mul (int64 $number) (int64 (get $per $unit))) 1048576 }}{{ end }}
+{{- if and $number (hasKey $per $unit) }}{{ divf (mulf (float64 $number) (float64 (get $per $unit))) 1048576 | floor | int64 }}{{ end }}
 {{- end }}
 
 {{- /* A duration such as 1m30s in seconds, rounded up. */}}

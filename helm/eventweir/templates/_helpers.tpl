@@ -272,7 +272,7 @@ metadata:
 {{- if and (not .Values.existingConfigMap) (not (include "eventweir.hasCallers" .)) (not .Values.insecureListen) }}
 {{- fail "no caller is authenticated (by auth.enabled or config.auth) and insecureListen is false: eventweir would not listen on an address that other pods reach. Enable one of them, or run it as a sidecar (deploy/)" }}
 {{- end }}
-{{- if and (include "eventweir.hasCallers" .) (not (include "eventweir.hasTLS" .)) }}
+{{- if and (not .Values.existingConfigMap) (include "eventweir.hasCallers" .) (not (include "eventweir.hasTLS" .)) }}
 {{- fail "auth.enabled needs TLS, and so does config.auth: without it the network can read the callers' tokens. Choose a tls.mode, or auth.enabled: false with insecureListen: true" }}
 {{- end }}
 {{- if and (ne .Values.tls.mode "none") (dig "tls" "selfSigned" "dir" "" $config) }}

@@ -342,15 +342,11 @@ metadata:
 {{- if and (dig "passthrough" "impersonate" false $config) (not (dig "auth" "clientCAFile" "" $config)) }}
 {{- fail "config.passthrough.impersonate needs config.auth.clientCAFile: it impersonates the owners of client certificates" }}
 {{- end }}
-{{- if and (eq (dig "ingest" "ack" "" $config) "durable") (not (or .Values.spool.volume .Values.spool.claim (dig "spool" "dir" "" $config))) }}
+{{- if and (eq (dig "ingest" "ack" "" $config) "durable") (not (or .Values.spool.volume .Values.spool.claim)) }}
 {{- fail "config.ingest.ack: durable needs spool.volume or spool.claim" }}
 {{- end }}
 {{- if dig "spool" "dir" "" $config }}
-{{- if or .Values.spool.volume .Values.spool.claim }}
-{{- fail "config.spool.dir beside spool.volume or spool.claim: the chart sets it by a flag" }}
-{{- else if not .Values.extraVolumeMounts }}
-{{- fail "config.spool.dir without a volume: the root file system is read-only. Use spool.volume or spool.claim" }}
-{{- end }}
+{{- fail "config.spool.dir: the chart sets it by a flag; use spool.volume, which takes any volume, or spool.claim" }}
 {{- end }}
 {{- $close := include "eventweir.closeSeconds" . }}
 {{- if and .Values.terminationGracePeriodSeconds (lt (int .Values.terminationGracePeriodSeconds) (add (include "eventweir.drainSeconds" .) $close | int)) }}

@@ -99,7 +99,7 @@ metadata:
 {{- $replicas := printf "*.%s.%s.svc" (include "eventweir.headlessName" .) .Release.Namespace }}
 {{- $own = concat $own (list $replicas (printf "%s.cluster.local" $replicas)) }}
 {{- end }}
-{{- concat $own .Values.tls.hosts | uniq | toJson }}
+{{- concat $own (default list .Values.tls.hosts) | uniq | toJson }}
 {{- end }}
 
 {{- /* The hosts that are IP addresses, or those that are names. */}}
@@ -278,6 +278,12 @@ metadata:
 {{- if and (ne .Values.tls.mode "none") (dig "tls" "selfSigned" "dir" "" $config) }}
 {{- fail (printf "config.tls.selfSigned.dir beside tls.mode: %s, whose certificate the chart configures: set tls.mode to none" .Values.tls.mode) }}
 {{- end }}
+{{- if and (dig "tls" "selfSigned" "dir" "" $config) (not .Values.extraVolumeMounts) }}
+{{- fail "config.tls.selfSigned.dir without a volume: the root file system is read-only. Mount one with extraVolumes and extraVolumeMounts" }}
+{{- end }}
+{{- if regexMatch "^(127[.]|\\[[0:]*:0*1\\])" .Values.listenAddress }}
+{{- fail (printf "listenAddress is %s, where neither callers nor the kubelet's probes reach the pod" .Values.listenAddress) }}
+{{- end }}
 {{- if and (eq .Values.tls.mode "secret") (not .Values.tls.secretName) }}
 {{- fail "tls.mode is secret, and tls.secretName is empty" }}
 {{- end }}
@@ -342,8 +348,14 @@ metadata:
 {{- if and (dig "passthrough" "impersonate" false $config) (not (dig "auth" "clientCAFile" "" $config)) }}
 {{- fail "config.passthrough.impersonate needs config.auth.clientCAFile: it impersonates the owners of client certificates" }}
 {{- end }}
+{{- if and (dig "passthrough" "impersonate" false $config) .Values.rbac.create (not (dig "users" list (default dict .Values.rbac.impersonate))) }}
+{{- fail "config.passthrough.impersonate, and rbac.impersonate.users is empty: the API server would refuse to impersonate anyone" }}
+{{- end }}
 {{- if and (eq (dig "ingest" "ack" "" $config) "durable") (not (or .Values.spool.volume .Values.spool.claim)) }}
 {{- fail "config.ingest.ack: durable needs spool.volume or spool.claim" }}
+{{- end }}
+{{- if and (eq (dig "medium" "" (default dict (get (default dict .Values.spool.volume) "emptyDir"))) "Memory") (dig "limits" "memory" "" (default dict .Values.resources)) (eq (dig "memory" "container" $config | toString) "container") (not .Values.existingConfigMap) }}
+{{- fail "spool.volume.emptyDir.medium is Memory: the spool's file counts against resources.limits.memory, all of which eventweir uses. Omit the medium, or set config.memory to a part of the limit" }}
 {{- end }}
 {{- if dig "spool" "dir" "" $config }}
 {{- fail "config.spool.dir: the chart sets it by a flag; use spool.volume, which takes any volume, or spool.claim" }}
@@ -354,6 +366,9 @@ metadata:
 {{- end }}
 {{- if and .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}
 {{- fail "autoscaling.enabled with kind: DaemonSet, which has one pod per node" }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (not (dig "requests" "cpu" (dig "limits" "cpu" "" (default dict .Values.resources)) (default dict .Values.resources))) }}
+{{- fail "autoscaling.enabled without resources.requests.cpu, of which the usage is a percentage" }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" }}

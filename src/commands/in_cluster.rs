@@ -104,7 +104,7 @@ impl Found {
         let selector = spec.selector.filter(|labels| !labels.is_empty()).ok_or("the Service selects no pods")?;
         let labels = ListParams::default().labels_from(&selector.into_iter().collect());
         let behind = Api::<Pod>::namespaced(cluster.clone(), namespace).list(&labels).await.map_err(unanswered)?.items;
-        let published = Api::<ConfigMap>::namespaced(cluster.clone(), namespace).get_opt(&format!("{name}-ca")).await;
+        let published = Api::<ConfigMap>::namespaced(cluster.clone(), namespace).get_opt(&published_name(name)).await;
         let pem = published.ok().flatten().and_then(|map| map.data?.remove("ca.crt"));
         Ok(Self { cluster, behind, port, authorities: pem.and_then(|pem| certificates(pem.as_bytes())) })
     }
@@ -135,6 +135,12 @@ impl Found {
         };
         u16::try_from(number).ok()
     }
+}
+
+/// Returns the name of the ConfigMap with the Service's authorities, cut as in the chart (templates/tls.yaml).
+fn published_name(service: &str) -> String {
+    let name = service.get(..60).unwrap_or(service);
+    format!("{}-ca", name.strip_suffix('-').unwrap_or(name))
 }
 
 /// A port of a pod. A protocol of the API server: binary messages whose first byte is the channel, over WebSocket.

@@ -154,6 +154,29 @@ async fn every_running_replica_is_asked_by_its_forwarded_port() {
 }
 
 #[tokio::test]
+async fn the_authority_of_a_service_with_a_long_name_is_asked_for_as_the_chart_names_it() {
+    let chars = |many: usize| "x".repeat(many);
+    for (service, expected) in [
+        ("eventweir".into(), "eventweir-ca".into()),
+        (chars(60), chars(60) + "-ca"),
+        (chars(63), chars(60) + "-ca"),
+        (chars(59) + "-weir", chars(59) + "-ca"),
+    ] {
+        let handler = |request: Request<Incoming>| {
+            let spec = json!({ "selector": { "app": "x" }, "ports": [{ "name": "https", "port": 80 }] });
+            let body = json!({ "metadata": {}, "spec": spec, "items": [] }).to_string();
+            let is_map = request.uri().path().contains("/configmaps/");
+            std::future::ready(if is_map { refusal(404, "none here") } else { answer(200, body) })
+        };
+        let behind = Behind::plain(handler).await;
+        let (_output, text) = explain(&behind, &[&format!("--in-cluster=shop/{service}")]).await;
+        let lines: Vec<_> = behind.seen().into_iter().map(|seen| seen.line).collect();
+        let line = format!("GET /api/v1/namespaces/shop/configmaps/{expected}");
+        assert!(lines.contains(&line), "{lines:?} {text}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_missing_is_named() {
     let running: &[_] = &[("weir-0", "Running")];
     let ours = "--in-cluster";

@@ -387,9 +387,10 @@ metadata:
 {{- end }}
 {{- end }}
 
-{{- /* The scraped endpoint of a ServiceMonitor or PodMonitor. */}}
+{{- /* The scraped endpoint. Takes a dict: the root, and the values of the ServiceMonitor or PodMonitor. */}}
 {{- define "eventweir.endpoint" -}}
-{{- mergeOverwrite (dict "port" "admin" "path" "/metrics" "interval" .interval "honorLabels" true) (default dict .endpoint) | toYaml }}
+{{- $scheme := ternary (dict "scheme" "https") dict (eq .root.Values.probes.scheme "HTTPS") }}
+{{- mergeOverwrite (dict "port" "admin" "path" "/metrics" "interval" .monitor.interval "honorLabels" true) $scheme (default dict .monitor.endpoint) | toYaml }}
 {{- end }}
 
 {{- define "eventweir.portName" -}}

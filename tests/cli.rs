@@ -280,6 +280,27 @@ fn replay_names_the_line_that_is_no_event() {
     assert!(stderr(&output).contains("/no/such/file"), "{}", stderr(&output));
 }
 
+/// Faults: the replay never ended, and all occurrences of an event with such a first time were of 1970.
+#[test]
+fn replay_ends_with_times_that_are_no_unix_nanoseconds() {
+    let event = "{\"reason\":\"A\",\"involvedObject\":{\"kind\":\"Pod\",\"name\":\"web-0\"}";
+    let times = [("1600-01-01T00:00:00Z", "2026-03-01T08:00:00Z"), ("2262-04-01T00:00:00Z", "9999-01-01T00:00:00Z")];
+    let events = times.map(|(first, newest)| {
+        format!("{event},\"count\":3,\"firstTimestamp\":\"{first}\",\"lastTimestamp\":\"{newest}\"}}\n")
+    });
+    let (_file, path) = file(&events.concat());
+    for until in ["settled", "end", "+87600h", "9999-12-31T00:00:00Z"] {
+        for sorted in [&["--sort-by-time"][..], &[]] {
+            let output = eventweir(&[&["replay", &path, "--until", until], sorted].concat());
+            assert!(output.status.success(), "{until}: {}", stderr(&output));
+            assert!(stdout(&output).starts_with("6 events of 1 object, "), "{until}: {}", stdout(&output));
+        }
+    }
+    let (_file, path) = file(&events[0]);
+    let text = stdout(&eventweir(&["replay", &path, "--until", "end", "--sort-by-time"]));
+    assert!(text.starts_with("3 events of 1 object, 1970-01-01T00:00:00Z to 2026-03-01T08:00:00Z"), "{text}");
+}
+
 /// Fault: events without a time were replayed in 1970.
 #[test]
 fn replay_needs_a_time_to_begin_with() {

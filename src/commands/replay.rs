@@ -195,9 +195,9 @@ fn spread(comparison: &mut Comparison, mut reports: Vec<Option<Box<Report>>>) {
         }
         comparison.report(report.event.clone(), number, Some(at));
         let at = report.from.zip(report.at).map_or(at, |(from, newest)| {
-            let whole = i128::from((newest - from).max(0));
+            let whole = (i128::from(newest) - i128::from(from)).max(0);
             let part = whole * i128::from(step + 1) / i128::from((steps - 1).max(1));
-            from + i64::try_from(part).unwrap_or(0)
+            i64::try_from(i128::from(from) + part).unwrap_or(newest)
         });
         next.push(Reverse((at, index, step + 1)));
         reports[index] = Some(report);

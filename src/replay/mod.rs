@@ -38,6 +38,10 @@ const TRIAL_FACTS: usize = 20_000;
 /// LIMIT: how long a run continues after the last event, for what waits.
 const RUN_ON: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// LIMIT: newest time of an event, in unix nanoseconds (early in 2262); a later one counts as this. A run that continues
+/// from there has room for its timers.
+const LATEST: i64 = i64::MAX - 60 * 24 * 60 * MINUTE;
+
 const MINUTE: i64 = 60_000_000_000;
 
 /// An object with a reason: what operators look for.
@@ -235,11 +239,12 @@ impl Comparison {
         self.trials = trials.into();
     }
 
-    /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); a time in the past counts as now.
+    /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); a time in the past counts as now, and
+    /// one that is too late as the latest.
     pub fn report(&mut self, mut event: Event, number: u32, at: Option<i64>) {
         let now = self.span.map_or(0, |(_, newest)| newest);
         self.out_of_order += u64::from(at.is_some_and(|at| at < now));
-        let at = at.unwrap_or(now).max(now);
+        let at = at.unwrap_or(now).max(now).min(LATEST);
         let (first, _) = *self.span.insert((self.span.map_or(at, |(first, _)| first), at));
         *self.sent.entry((at - first) / MINUTE).or_insert(0) += u64::from(number);
         event.default_namespace();
@@ -271,6 +276,8 @@ impl Comparison {
             Until::After(time) => end.saturating_add(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)),
             Until::At(at) => at.max(end),
         };
+        // A timer that saturates would fire at the last instant again and again.
+        let limit = limit.min(i64::MAX - 1);
         if until == Until::Settled {
             for column in &mut self.columns {
                 column.settle_all(limit);

@@ -405,13 +405,18 @@ fn spool(section: &mut Section<'_>, spool: &mut spool::Settings) {
     section.set("commitInterval", &mut spool.commit_interval, &values::duration(Duration::ZERO..=MINUTE));
 }
 
-/// Checks the rights and kinds of the spool's file and folders. A fault of the disk does not prevent a start.
+/// Checks the rights and kinds of the spool's file and folders, and that their file system is not read-only. Another fault
+/// of the disk does not prevent a start.
 fn usable(dir: &Path) -> io::Result<()> {
     let existing = dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new(""));
-    writable(&spool::Directory(dir.to_owned()).file(), existing).or_else(|error| match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::NotADirectory | ErrorKind::IsADirectory => Err(error),
-        _ => Ok(()),
-    })
+    writable(&spool::Directory(dir.to_owned()).file(), existing)
+        .or_else(|error| if is_of_path(&error) { Err(error) } else { Ok(()) })
+}
+
+/// Whether another path would not have this error.
+fn is_of_path(error: &io::Error) -> bool {
+    use ErrorKind::{IsADirectory, NotADirectory, PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), IsADirectory | NotADirectory | PermissionDenied | ReadOnlyFilesystem)
 }
 
 fn ingest(section: &mut Section<'_>, ingest: &mut ingest::Settings, has_spool: bool) {
@@ -545,4 +550,19 @@ fn shards() -> Form<'static, Shards> {
         Shards::Auto => json!("auto"),
         Shards::Fixed(number) => json!(number),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    /// Fault: a read-only file system counted as a fault of the disk, and the program started without a spool.
+    #[test]
+    fn a_fault_of_the_disk_is_none_of_the_path() {
+        let found = [Errno::ROFS, Errno::ACCESS, Errno::NOTDIR, Errno::ISDIR, Errno::IO, Errno::NOSPC]
+            .map(|errno| is_of_path(&errno.into()));
+        assert_eq!(found, [true, true, true, true, false, false]);
+    }
 }

@@ -16,6 +16,8 @@ const MAGIC: &[u8; 8] = b"eventwe2";
 const FRAME: usize = 16;
 /// Begins the body of every entry: the first member of [`Stored`].
 const HEAD: &[u8; 6] = b"{\"id\":";
+/// LIMIT: bytes of the first members after the head, which are an id and a number.
+const FIRST_BYTES: usize = 64;
 /// LIMIT: bytes of an entry; a longer length counts as damage. A request's body has at most 64 MiB.
 const ENTRY_BYTES: usize = 80 << 20;
 /// Bytes of one read of a damaged file.
@@ -69,15 +71,15 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Stored<Entry>> {
     Some(stored)
 }
 
-/// Finds the valid entries of a damaged file, in its order. A record may have several; the newest counts. Returns the
-/// number of skipped parts.
+/// Finds the entries of a damaged file, in its order; those without an [`Entry`] are damaged, except for their first
+/// members. A record may have several; the newest counts. Returns the number of skipped parts.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub(super) fn salvage(
     file: &mut dyn Bytes,
     unreadable: Unreadable,
-    mut found: impl FnMut(Stored<Entry>),
+    mut found: impl FnMut(Stored<Option<Entry>>),
 ) -> io::Result<u64> {
     let length = file.seek(SeekFrom::End(0))?;
     file.rewind()?;
@@ -107,7 +109,7 @@ pub(super) fn salvage(
 }
 
 /// Returns the number of bytes that were searched to the end.
-fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Stored<Entry>)) -> usize {
+fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Stored<Option<Entry>>)) -> usize {
     let mut at = 0_usize;
     loop {
         let rest = window.get(at..).unwrap_or_default();
@@ -122,13 +124,25 @@ fn scan(window: &[u8], is_end: bool, found: &mut impl FnMut(Stored<Entry>)) -> u
             return at;
         }
         match decode(candidate) {
-            Some(entry) => {
-                found(entry);
+            Some(Stored { id, round, entry }) => {
+                found(Stored { id, round, entry: Some(entry) });
                 at = at.saturating_add(wanted);
             }
-            None => at = at.saturating_add(MAGIC.len()),
+            None => {
+                first_members(candidate).into_iter().for_each(&mut *found);
+                at = at.saturating_add(MAGIC.len());
+            }
         }
     }
+}
+
+/// Returns the first members of a damaged entry; `None` when they are damaged too.
+fn first_members(candidate: &[u8]) -> Option<Stored<Option<Entry>>> {
+    let members = candidate.get(FRAME..)?.strip_prefix(HEAD)?;
+    let members = str::from_utf8(members.get(..FIRST_BYTES).unwrap_or(members).split(|byte| *byte == b'\n').next()?);
+    let (id, rest) = members.ok()?.strip_prefix('"')?.split_once("\",\"round\":")?;
+    let (round, _) = rest.split_once(',')?;
+    Some(Stored { id: id.to_owned(), round: round.parse().ok()?, entry: None })
 }
 
 /// Returns the bytes of the frame and the body that begin here. Without the head of an entry, no body is waited for: a
@@ -233,9 +247,16 @@ pub(super) mod tests {
             file.extend_from_slice(&[0; 77]);
         }
         file.extend(encode("torn", 1, &entry("d")).into_iter().take(100));
-        let mut ids = Vec::new();
-        let skipped = salvage(&mut Cursor::new(file), Unreadable::Fails, |found| ids.push(found.id));
-        assert_eq!((ids, skipped.unwrap()), (["0-0", "0-1", "0-2", "0-3"].map(str::to_owned).to_vec(), 0));
+        let (mut ids, mut torn) = (Vec::new(), Vec::new());
+        let found = |Stored { id, round, entry }| match entry {
+            Some(_) => ids.push(id),
+            None => torn.push((id, round)),
+        };
+        assert_eq!(salvage(&mut Cursor::new(file), Unreadable::Fails, found).unwrap(), 0);
+        assert_eq!(
+            (ids, torn),
+            (["0-0", "0-1", "0-2", "0-3"].map(str::to_owned).to_vec(), vec![("torn".to_owned(), 1)])
+        );
     }
 
     /// A file with a bad part.
@@ -270,7 +291,12 @@ pub(super) mod tests {
             let mut file = Bad(Cursor::new(file.clone()), bad);
             assert!(salvage(&mut file, Unreadable::Fails, |_| ()).is_err());
             let mut ids = Vec::new();
-            let skipped = salvage(&mut file, Unreadable::Skipped, |found| ids.push(found.id)).unwrap();
+            let skipped = salvage(&mut file, Unreadable::Skipped, |found| {
+                if found.entry.is_some() {
+                    ids.push(found.id);
+                }
+            })
+            .unwrap();
             assert_eq!((ids.len(), skipped), (expected, 1));
         }
     }

@@ -35,6 +35,8 @@ pub struct Keeper {
     entries: u64,
     /// Failed attempts to read a damaged file.
     unread: u32,
+    /// Whether the file was there without any data before the first attempt to open it.
+    was_empty: Option<bool>,
     /// The damage that a commit found in a file that could be read.
     distrusted: Option<String>,
     /// Why no file is open although its entries were returned.
@@ -47,8 +49,11 @@ pub struct Keeper {
 pub struct Opened {
     /// The entries of earlier processes.
     pub entries: Vec<Entry>,
-    /// Number of damaged entries in a file that is not damaged as a whole, and of unreadable parts in one that is.
+    /// Number of damaged entries; in a file that is damaged as a whole, of those that could be told apart, and of
+    /// unreadable parts.
     pub torn: u64,
+    /// Whether the file was there, but without any data.
+    pub was_empty: bool,
     /// The damage of the file, and the name under which it was set aside.
     pub damaged: Option<(String, String)>,
     /// Whether the keys of the entries are of another secret than that of this process.
@@ -70,6 +75,7 @@ impl Keeper {
             round: 0,
             entries: 0,
             unread: 0,
+            was_empty: None,
             distrusted: None,
             failure: None,
             is_closed: false,
@@ -95,6 +101,8 @@ impl Keeper {
     /// When the file cannot be used now.
     pub fn open(&mut self) -> Result<Opened, Error> {
         let mut opened = Opened::default();
+        // An attempt that fails may leave such a file.
+        let was_empty = *self.was_empty.get_or_insert_with(|| self.medium.is_empty());
         let read = match self.distrusted.take() {
             Some(what) => Err(Error::Damaged(what)),
             None => self.read(),
@@ -120,6 +128,7 @@ impl Keeper {
         if !self.restored {
             self.restored = true;
             opened.torn = content.torn;
+            opened.was_empty = was_empty;
             opened.entries = content.entries;
             if let Some(secret) = content.secret.filter(|_| !self.secret_taken) {
                 self.secret = secret;

@@ -23,6 +23,9 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
     /// The errors of redb.
     fn open(&self) -> Result<Database, DatabaseError>;
 
+    /// Whether the file is there, but without any data.
+    fn is_empty(&self) -> bool;
+
     /// Opens the bytes of the file, which may be damaged.
     ///
     /// # Errors
@@ -105,6 +108,10 @@ impl Medium for Directory {
         // The directory entry must survive a crash too.
         File::open(&self.0).and_then(|directory| directory.sync_all()).map_err(named(&self.0))?;
         Ok(database)
+    }
+
+    fn is_empty(&self) -> bool {
+        File::open(self.file()).is_ok_and(|file| is_unfinished(&file))
     }
 
     fn read(&self) -> io::Result<Box<dyn Bytes + '_>> {

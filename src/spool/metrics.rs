@@ -45,7 +45,7 @@ impl Metrics {
             torn: make.counter("eventweir_spool_torn_entries_total", "Damaged entries of the spool, which are lost."),
             damaged: make.counter(
                 "eventweir_spool_damaged_files_total",
-                "Damaged files of the spool, set aside after their valid entries were recovered.",
+                "Damaged files of the spool: set aside after their intact entries were recovered, or found empty.",
             ),
             commits: make.histogram(
                 "eventweir_spool_commit_duration_seconds",

@@ -340,8 +340,12 @@ impl Spool {
 
     /// Restores the entries of an opened file, and logs and counts its damage.
     fn restore(&self, opened: Opened, shards: &Shards) {
-        let Opened { entries, torn, damaged, has_other_keys } = opened;
+        let Opened { entries, torn, was_empty, damaged, has_other_keys } = opened;
         self.0.metrics.torn.inc_by(torn);
+        if was_empty {
+            self.0.metrics.damaged.inc();
+            tracing::error!("the spool's file is empty: what it had is lost, unless it was never finished");
+        }
         if torn > 0 {
             tracing::error!(entries = torn, "entries of the spool are damaged and lost");
         }
@@ -351,7 +355,7 @@ impl Spool {
                 damage,
                 file,
                 records = entries.len(),
-                "the spool is damaged; it was set aside, and its valid entries were recovered"
+                "the spool is damaged; it was set aside, and the intact entries found in it were recovered"
             );
         }
         if entries.is_empty() {
@@ -469,6 +473,9 @@ mod tests {
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).open(&self.0)?;
             Builder::new().create_with_backend(Backend(FileBackend::new(file)?, self.clone()))
+        }
+        fn is_empty(&self) -> bool {
+            false
         }
         fn read(&self) -> io::Result<Box<dyn Bytes + '_>> {
             unreachable!("it is not damaged")

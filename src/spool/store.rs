@@ -8,7 +8,7 @@ use redb::{
     Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError,
 };
 
-use super::entry::{self, Unreadable};
+use super::entry::{self, Stored, Unreadable};
 use super::medium::Bytes;
 use crate::correlator::{KeySecret, RecordId};
 use crate::outbox::{Changes, Entry};
@@ -159,18 +159,26 @@ fn facts(reading: &ReadTransaction) -> Result<Content, Error> {
     Ok(Content { process: fact(PROCESS)?, secret, round: fact(ROUND)?.unwrap_or(0), ..Content::default() })
 }
 
-/// Adds the newest valid entry of each record in a damaged file to `content`, and counts the parts that it has skipped.
+/// Adds the newest valid entry of each record in a damaged file to `content`. Counts the records whose newest entry is
+/// damaged, and the parts that it has skipped.
 ///
 /// # Errors
 /// When the file cannot be read.
 pub(super) fn salvage(file: &mut dyn Bytes, unreadable: Unreadable, content: &mut Content) -> io::Result<()> {
     let mut newest: HashMap<String, (u64, Entry)> = HashMap::new();
-    content.torn += entry::salvage(file, unreadable, |found| {
-        let known = newest.get(&found.id);
-        if known.is_none_or(|(round, _)| *round <= found.round) {
-            newest.insert(found.id, (found.round, found.entry));
+    let mut damaged: HashMap<String, u64> = HashMap::new();
+    let skipped = entry::salvage(file, unreadable, |Stored { id, round, entry }| match entry {
+        Some(entry) if newest.get(&id).is_none_or(|(known, _)| *known <= round) => {
+            newest.insert(id, (round, entry));
+        }
+        Some(_) => {}
+        None => {
+            let known = damaged.entry(id).or_default();
+            *known = round.max(*known);
         }
     })?;
+    damaged.retain(|id, round| newest.get(id).is_none_or(|(valid, _)| valid < round));
+    content.torn += skipped + damaged.len() as u64;
     let mut ids: Vec<String> = newest.keys().cloned().collect();
     ids.sort_unstable();
     content.entries.extend(ids.into_iter().rev().filter_map(|id| newest.remove(&id)).map(|(_, entry)| entry));

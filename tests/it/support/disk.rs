@@ -101,6 +101,10 @@ impl Medium for Disk {
         Builder::new().set_cache_size(1 << 20).create_with_backend(Handle { disk: self.clone(), life })
     }
 
+    fn is_empty(&self) -> bool {
+        false
+    }
+
     fn read(&self) -> io::Result<Box<dyn Bytes + '_>> {
         Ok(Box::new(io::Cursor::new(self.0.lock().seen.clone())))
     }

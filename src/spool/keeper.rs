@@ -54,6 +54,8 @@ pub struct Opened {
     pub torn: u64,
     /// Whether the file was there, but without any data.
     pub was_empty: bool,
+    /// Whether the last commit was interrupted, or is damaged, so that only the one before is in the entries.
+    pub is_undone: bool,
     /// The damage of the file, and the name under which it was set aside.
     pub damaged: Option<(String, String)>,
     /// Whether the keys of the entries are of another secret than that of this process.
@@ -129,6 +131,7 @@ impl Keeper {
             self.restored = true;
             opened.torn = content.torn;
             opened.was_empty = was_empty;
+            opened.is_undone = content.is_undone;
             opened.entries = content.entries;
             if let Some(secret) = content.secret.filter(|_| !self.secret_taken) {
                 self.secret = secret;
@@ -146,7 +149,7 @@ impl Keeper {
     }
 
     fn read(&self) -> Result<(Store, Content), Error> {
-        let store = Store::new(|| self.medium.open())?;
+        let store = Store::new(|builder| self.medium.open(builder))?;
         let content = if self.restored { store.facts() } else { store.load() }?;
         Ok((store, content))
     }

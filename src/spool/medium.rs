@@ -17,11 +17,11 @@ impl<T: Read + Seek> Bytes for T {}
 
 /// The location of the file. Tests have one that fails like a disk.
 pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
-    /// Opens or creates the file.
+    /// Opens or creates the file with this builder.
     ///
     /// # Errors
     /// The errors of redb.
-    fn open(&self) -> Result<Database, DatabaseError>;
+    fn open(&self, builder: &mut Builder) -> Result<Database, DatabaseError>;
 
     /// Whether the file is there, but without any data.
     fn is_empty(&self) -> bool;
@@ -91,7 +91,7 @@ fn named(path: &Path) -> impl FnOnce(io::Error) -> io::Error {
 }
 
 impl Medium for Directory {
-    fn open(&self) -> Result<Database, DatabaseError> {
+    fn open(&self, builder: &mut Builder) -> Result<Database, DatabaseError> {
         fs::create_dir_all(&self.0).map_err(named(&self.0))?;
         // Only for the owner, because events may be confidential.
         let (mut options, path) = (OpenOptions::new(), self.file());
@@ -104,7 +104,7 @@ impl Medium for Directory {
             }
             file.unlock().map_err(named(&path))?;
         }
-        let database = Builder::new().set_cache_size(CACHE).create_file(file)?;
+        let database = builder.set_cache_size(CACHE).create_file(file)?;
         // The directory entry must survive a crash too.
         File::open(&self.0).and_then(|directory| directory.sync_all()).map_err(named(&self.0))?;
         Ok(database)

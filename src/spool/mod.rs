@@ -340,11 +340,14 @@ impl Spool {
 
     /// Restores the entries of an opened file, and logs and counts its damage.
     fn restore(&self, opened: Opened, shards: &Shards) {
-        let Opened { entries, torn, was_empty, damaged, has_other_keys } = opened;
+        let Opened { entries, torn, was_empty, is_undone, damaged, has_other_keys } = opened;
         self.0.metrics.torn.inc_by(torn);
         if was_empty {
             self.0.metrics.damaged.inc();
             tracing::error!("the spool's file is empty: what it had is lost, unless it was never finished");
+        }
+        if is_undone {
+            tracing::error!("the spool's last commit was interrupted or is damaged; what only it had is lost");
         }
         if torn > 0 {
             tracing::error!(entries = torn, "entries of the spool are damaged and lost");
@@ -469,10 +472,10 @@ mod tests {
     }
 
     impl Medium for Slow {
-        fn open(&self) -> Result<Database, DatabaseError> {
+        fn open(&self, builder: &mut Builder) -> Result<Database, DatabaseError> {
             let mut options = OpenOptions::new();
             let file = options.read(true).write(true).create(true).truncate(false).open(&self.0)?;
-            Builder::new().create_with_backend(Backend(FileBackend::new(file)?, self.clone()))
+            builder.create_with_backend(Backend(FileBackend::new(file)?, self.clone()))
         }
         fn is_empty(&self) -> bool {
             false

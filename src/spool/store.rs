@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{
-    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError,
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition,
+    TableError,
 };
 
 use super::entry::{self, Stored, Unreadable};
@@ -58,7 +61,11 @@ fn is_damage(error: &io::Error) -> bool {
 
 /// An open spool.
 #[derive(Debug)]
-pub(super) struct Store(Database);
+pub(super) struct Store {
+    database: Database,
+    /// Whether redb has gone back to the commit before the last.
+    is_undone: bool,
+}
 
 /// The content of the file.
 #[derive(Debug, Default)]
@@ -67,6 +74,8 @@ pub(super) struct Content {
     pub(super) entries: Vec<Entry>,
     /// Number of damaged entries.
     pub(super) torn: u64,
+    /// Whether the last commit is not in it.
+    pub(super) is_undone: bool,
     /// The process that wrote it; `None` for a new file.
     pub(super) process: Option<u64>,
     /// The secret that its keys were hashed with.
@@ -77,21 +86,28 @@ pub(super) struct Content {
 
 impl Store {
     /// Opens the file by `open`.
-    pub(super) fn new(open: impl FnOnce() -> Result<Database, redb::DatabaseError>) -> Result<Self, Error> {
-        contained(|| Ok(Self(open()?)))
+    pub(super) fn new(open: impl FnOnce(&mut Builder) -> Result<Database, redb::DatabaseError>) -> Result<Self, Error> {
+        let is_undone = Arc::new(AtomicBool::new(false));
+        let (undone, mut builder) = (Arc::clone(&is_undone), Builder::new());
+        // redb reports 0.0 before it checks the last commit, 0.3 only if it then goes back to the one before, and 0.6 next.
+        builder.set_repair_callback(move |session| {
+            undone.fetch_or((0.1..0.5).contains(&session.progress()), Ordering::Relaxed);
+        });
+        let database = contained(|| Ok(open(&mut builder)?))?;
+        Ok(Self { database, is_undone: is_undone.load(Ordering::Relaxed) })
     }
 
     /// Reads the file without its entries.
     pub(super) fn facts(&self) -> Result<Content, Error> {
-        contained(|| facts(&self.0.begin_read()?))
+        contained(|| facts(&self.database.begin_read()?))
     }
 
     /// Reads the whole file.
     pub(super) fn load(&self) -> Result<Content, Error> {
         // redb may panic over a damaged page.
         contained(|| {
-            let reading = self.0.begin_read()?;
-            let mut content = facts(&reading)?;
+            let reading = self.database.begin_read()?;
+            let mut content = Content { is_undone: self.is_undone, ..facts(&reading)? };
             if content.process.is_none() {
                 return Ok(content);
             }
@@ -122,7 +138,7 @@ impl Store {
         begin: Option<(u64, KeySecret)>,
     ) -> Result<u64, Error> {
         contained(|| {
-            let writing = self.0.begin_write()?;
+            let writing = self.database.begin_write()?;
             if let Some((process, KeySecret(first, second))) = begin {
                 writing.delete_table(ENTRIES)?;
                 let mut facts = writing.open_table(FACTS)?;
@@ -197,7 +213,6 @@ fn contained<T>(act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
 #[cfg(test)]
 mod tests {
     use std::io::Cursor;
-    use std::sync::Arc;
 
     use super::super::entry::tests::entry;
     use super::super::{Directory, Keeper};

@@ -96,9 +96,9 @@ impl Disk {
 }
 
 impl Medium for Disk {
-    fn open(&self) -> Result<Database, DatabaseError> {
+    fn open(&self, builder: &mut Builder) -> Result<Database, DatabaseError> {
         let life = self.0.lock().life;
-        Builder::new().set_cache_size(1 << 20).create_with_backend(Handle { disk: self.clone(), life })
+        builder.set_cache_size(1 << 20).create_with_backend(Handle { disk: self.clone(), life })
     }
 
     fn is_empty(&self) -> bool {

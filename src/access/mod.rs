@@ -22,7 +22,7 @@ mod turns;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -209,8 +209,8 @@ struct Inner {
     clock: Clock,
     secret: KeySecret,
     metrics: Metrics,
-    /// Whether the newest review of each kind had no answer; only changes are logged.
-    is_unanswered: Arc<[AtomicBool; Review::ALL.len()]>,
+    /// Code of the failure of each kind that was logged last; 0 after an answer. Only changes are logged.
+    logged: Arc<[AtomicU16; Review::ALL.len()]>,
 }
 
 /// State that a reload replaces.
@@ -234,7 +234,7 @@ impl Access {
             clock,
             secret,
             metrics,
-            is_unanswered: Arc::default(),
+            logged: Arc::default(),
         }))
     }
 
@@ -281,8 +281,11 @@ impl Access {
             Ok(Some(caller)) => (Identified::Accepted, Ok(caller)),
             Ok(None) => (Identified::Refused, Err(Status::new(401, "Unauthorized", "Unauthorized"))),
             Err(Unanswered::Full) => (Identified::Limited, Err(busy("tokens"))),
-            Err(Unanswered::Away | Unanswered::Unevaluated | Unanswered::Fault) => {
-                let message = "the token could not be reviewed, because the API server does not answer";
+            Err(unanswered @ (Unanswered::Away | Unanswered::Unevaluated | Unanswered::Fault)) => {
+                let message = match unanswered {
+                    Unanswered::Fault => "the token could not be reviewed; eventweir's log has the API server's answer",
+                    _ => "the token could not be reviewed, because the API server does not answer",
+                };
                 (Identified::Unanswered, Err(Status::new(503, "ServiceUnavailable", message).with_retry_after(1)))
             }
         };
@@ -472,22 +475,23 @@ impl Access {
         }
     }
 
-    /// Sends a question to the apiserver and decodes the answer. Logs a failure, but neither question nor answer.
+    /// Sends a question to the apiserver and decodes the answer. Logs a failure, but not the question.
     fn asking<V: Send + 'static>(
         &self,
         review: Review,
         question: Value,
         read: impl FnOnce(Value) -> Result<(V, Duration), NoAnswer> + Send + 'static,
     ) -> Question<V> {
+        let token = question["spec"]["token"].as_str().map(str::to_owned);
         let (asking, clock, metrics) = ((self.0.ask)(review, question), self.0.clock.clone(), self.0.metrics.clone());
-        let is_unanswered = Arc::clone(&self.0.is_unanswered);
+        let logged = Arc::clone(&self.0.logged);
         async move {
             let started = clock.now().mono;
             let answer = asking.await;
             metrics.observe_review(review, clock.now().mono.since(started));
             let refused = match answer.map(read) {
                 Ok(Ok(answer)) => {
-                    if is_unanswered[review as usize].swap(false, Ordering::Relaxed) {
+                    if logged[review as usize].swap(0, Ordering::Relaxed) != 0 {
                         tracing::info!(review = review.label(), "the API server answers reviews again");
                     }
                     return Ok(answer);
@@ -497,11 +501,8 @@ impl Access {
                 Err(status) if status.code >= 500 || status.code == 429 => (status, Unanswered::Away),
                 Err(status) => (status, Unanswered::Fault),
             };
-            let (Status { code, reason, .. }, unanswered) = refused;
-            if !is_unanswered[review as usize].swap(true, Ordering::Relaxed) {
-                // Without the message, which may repeat the question.
-                tracing::warn!(review = review.label(), code, reason, "the API server does not answer reviews");
-            }
+            let (failure, unanswered) = refused;
+            reviews::log_failure(review, &failure, token.as_deref(), &logged[review as usize]);
             Err(unanswered)
         }
         .boxed()

@@ -1,6 +1,8 @@
 //! Questions to the apiserver and their answers: TokenReview (`authentication.k8s.io/v1`), whose token it is, and
 //! SubjectAccessReview (`authorization.k8s.io/v1`), whether a caller may do what it asks.
 
+use std::sync::atomic::{AtomicU16, Ordering};
+
 use k8s_openapi::api::authentication::v1::{TokenReview, UserInfo};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use serde::Deserialize as _;
@@ -11,8 +13,9 @@ use super::attributes::{Attributes, Target};
 use super::cache::Unanswered;
 use super::caller::Caller;
 use crate::event::cut;
+use crate::status::Status;
 
-/// LIMIT: bytes of a refusal's reason, which is cached; the rest is cut.
+/// LIMIT: bytes of a refusal's reason, which is cached, and of a message in the log; the rest is cut.
 const REASON_BYTES_MAX: usize = 1024;
 
 labelled! {
@@ -129,6 +132,30 @@ pub(super) fn decision(answer: Value) -> Result<Decision, NoAnswer> {
     // Only a refusal shows it.
     let reason = status.reason.filter(|_| !allowed).unwrap_or_default();
     Ok(Decision { allowed, reason: cut(&reason, REASON_BYTES_MAX) })
+}
+
+/// Logs the failure of a review once, and a missing right also after another failure.
+pub(super) fn log_failure(review: Review, failure: &Status, token: Option<&str>, logged: &AtomicU16) {
+    let Status { code, reason, message, .. } = failure;
+    let (last, review) = (logged.load(Ordering::Relaxed), review.label());
+    if *code == 403 && last != 403 {
+        // The right is checked before the question is read, but another server between may repeat the token.
+        let message = if token.is_some_and(|token| message.contains(token)) { "" } else { message };
+        let message = &*cut(message, REASON_BYTES_MAX);
+        tracing::warn!(
+            review,
+            code,
+            reason,
+            ?message,
+            "eventweir may not ask the API server for reviews; bind its user to system:auth-delegator"
+        );
+    } else if last == 0 {
+        // Without the message, which may repeat the question.
+        tracing::warn!(review, code, reason, "the API server does not answer reviews");
+    } else {
+        return;
+    }
+    logged.store(*code, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -45,8 +45,8 @@ use crate::support::log::Log;
 #[derive(Default)]
 struct Reviewer {
     is_down: bool,
-    /// Whether it refuses all questions, because eventweir may not ask.
-    refuses: bool,
+    /// Message with which it refuses all questions, because eventweir may not ask.
+    refuses: Option<&'static str>,
     /// Status of its answers about permissions, while its authoriser does not answer.
     unevaluated: Option<Value>,
     /// Tokens and their users.
@@ -195,8 +195,8 @@ fn ask(reviewer: &Arc<Mutex<Reviewer>>, answers: &Arc<Semaphore>) -> Ask {
             if reviewer.is_down {
                 return Err(Status::new(503, "ServiceUnavailable", "t-secret cannot be reviewed"));
             }
-            if reviewer.refuses {
-                return Err(Status::new(403, "Forbidden", "may not review"));
+            if let Some(message) = reviewer.refuses {
+                return Err(Status::new(403, "Forbidden", message));
             }
             let spec = &question["spec"];
             Ok(match review {
@@ -397,7 +397,7 @@ async fn while_the_apiserver_is_away_known_callers_may_report_and_nothing_else()
     assert_eq!(guarded.get("alice", EVENTS).await.code(), 200);
     guarded.clock.advance(seconds(301));
     // It answers that eventweir may not ask: nothing is known about the caller.
-    guarded.reviewer.lock().refuses = true;
+    guarded.reviewer.lock().refuses = Some("may not review");
     assert_eq!(guarded.post("alice", &one()).await.code(), 503);
     guarded.reviewer.lock().is_down = true;
     guarded.asked(Review::Token);
@@ -417,7 +417,7 @@ async fn while_the_apiserver_is_away_known_callers_may_report_and_nothing_else()
     assert_eq!(guarded.post("alice", &one()).await.code(), 503);
     {
         let mut reviewer = guarded.reviewer.lock();
-        (reviewer.is_down, reviewer.refuses) = (false, false);
+        (reviewer.is_down, reviewer.refuses) = (false, None);
         reviewer.tokens.remove("t-alice");
     }
     assert_eq!(guarded.post("alice", &one()).await.code(), 401, "what it answers holds at once");
@@ -1418,4 +1418,34 @@ async fn the_program_sends_reviews_to_its_apiserver() {
     program.stop().await;
     let line: Value = serde_json::from_str(std::fs::read_to_string(&path).unwrap().lines().next().unwrap()).unwrap();
     assert_eq!(line["caller"], "alice");
+}
+
+/// Fault: the log had "does not answer" and the code only, and nothing at all if another failure came before.
+#[tokio::test]
+async fn a_missing_right_to_ask_is_logged_in_the_words_of_the_apiserver() {
+    let log = Log::capture();
+    let guarded = Guarded::with_tokens(reviews(), &["alice"]);
+    guarded.reviewer.lock().is_down = true;
+    guarded.get("alice", EVENTS).await;
+    guarded.reviewer.lock().is_down = false;
+    guarded.reviewer.lock().refuses = Some("User \"ew\" cannot create resource \"tokenreviews\"");
+    for _ in 0..2 {
+        guarded.clock.advance(seconds(60));
+        let refused = guarded.get("alice", EVENTS).await;
+        assert!(refused.code() == 503 && !refused.message().contains("does not answer"), "{refused:?}");
+    }
+    let logged = log.text();
+    let is_told = |line: &&str| line.contains("tokenreviews") && line.contains("system:auth-delegator");
+    assert_eq!(logged.lines().filter(is_told).count(), 1, "{logged}");
+}
+
+/// A proxy between may repeat the question.
+#[tokio::test]
+async fn a_refused_question_is_logged_without_its_token() {
+    let log = Log::capture();
+    let guarded = Guarded::with_tokens(reviews(), &["secret"]);
+    guarded.reviewer.lock().refuses = Some("t-secret is forbidden");
+    guarded.get("secret", EVENTS).await;
+    let logged = log.text();
+    assert!(logged.contains("system:auth-delegator") && !logged.contains("t-secret"), "{logged}");
 }

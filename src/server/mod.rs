@@ -38,6 +38,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::{Builder, UpgradeableConnection};
+use parking_lot::Mutex;
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -61,7 +62,7 @@ use tls::Tls;
 
 /// Pause after a failed accept, for example without a free file descriptor, so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Shortest time between two log lines about failed accepts.
+/// Shortest time between two log lines about failed accepts, and between two about failed handshakes.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 /// Timeout for the requests of the connections that were accepted last.
 const LINGER: Duration = Duration::from_millis(250);
@@ -254,7 +255,7 @@ impl Client {
         answer: impl Answer,
     ) -> Result<(), Fault> {
         // A client in its handshake has not sent a request, so it is cut at once.
-        let Some(shaken) = self.stop.run_until_cancelled(tls.shake(stream)).await else { return Ok(()) };
+        let Some(shaken) = self.stop.run_until_cancelled(tls.shake(stream, address)).await else { return Ok(()) };
         let (stream, certificate) = shaken?;
         self.serve(stream, Peer { address: Some(address), certificate }, answer).await
     }
@@ -268,7 +269,7 @@ async fn accept(
     open: &TaskTracker,
     take: impl Fn(Accepted, OwnedSemaphorePermit),
 ) -> bool {
-    let (mut is_announced, mut log_pause) = (false, None::<Pin<Box<Sleep>>>);
+    let (mut is_announced, log_pause) = (false, LogPause::default());
     let is_local = listener.local().is_ok_and(|address| address.is_local());
     loop {
         let accepting = async {
@@ -291,13 +292,28 @@ async fn accept(
         match accepted {
             (Ok(accepted), permit) => take(accepted, permit),
             (Err(error), _) => {
-                if log_pause.as_mut().is_none_or(|pause| pause.now_or_never().is_some()) {
+                if log_pause.is_over() {
                     tracing::warn!(%error, "a connection could not be accepted");
-                    log_pause = Some(Box::pin(sleep(LOG_PAUSE)));
                 }
                 sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// Lets one log line through per [`LOG_PAUSE`].
+#[derive(Debug, Default)]
+struct LogPause(Mutex<Option<Pin<Box<Sleep>>>>);
+
+impl LogPause {
+    /// Whether a line may be logged now. If so, the next pause begins.
+    fn is_over(&self) -> bool {
+        let mut pause = self.0.lock();
+        let is_over = pause.as_mut().is_none_or(|pause| pause.now_or_never().is_some());
+        if is_over {
+            *pause = Some(Box::pin(sleep(LOG_PAUSE)));
+        }
+        is_over
     }
 }
 

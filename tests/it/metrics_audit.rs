@@ -478,13 +478,15 @@ async fn handshakes_that_fail() {
     let program = start(&yaml).await;
     let stream = Trust::of(authority.der()).connect(program.app.address()).await.unwrap();
     let mut audit = Audit::over(program, Client::over(stream)).await;
-    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\x16\x03\x01\x00\x05hello", b"\x00\x01\x02"] {
+    for (bytes, reason) in
+        [(&b"GET / HTTP/1.1\r\n\r\n"[..], "plain"), (b"\x16\x03\x01\x00\x05hello", "other"), (b"\x00\x01\x02", "other")]
+    {
         let mut stream = audit.begin(bytes).await;
         stream.shutdown().await.unwrap();
         let _closed = stream.read_to_end(&mut Vec::new()).await;
         drop(stream);
         audit.only_one_connection().await;
-        audit.expect("no TLS", "");
+        audit.expect("no TLS", &format!("tls_handshake_failures{{main,{reason}}}+1"));
     }
     audit.program.stop().await;
 }

@@ -30,6 +30,7 @@ use super::support::app::{DEADLINE, config, start, start_as};
 use super::support::certificates::{Authority, Trust, shown};
 use super::support::events::{event, plain};
 use super::support::http::{Client, EVENTS, json};
+use super::support::log::Log;
 
 /// Returns the section of a configuration that names the files of a folder.
 fn files(folder: &Path) -> String {
@@ -326,6 +327,45 @@ async fn plain_http_is_answered_with_a_hint_at_tls() {
     let text = String::from_utf8(rest(&mut stream).await).unwrap();
     assert!(text.starts_with("HTTP/1.0 400 Bad Request\r\n"), "{text}");
     assert!(text.ends_with("\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"), "{text}");
+    program.stop().await;
+}
+
+/// Fault: only the debug log had them, and without an address. A kubelet with an expired certificate lost its events.
+#[tokio::test]
+async fn handshakes_that_fail_are_logged_and_counted() {
+    let log = Log::capture();
+    let (folder, authority, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    authority.server().write(folder.path());
+    let ca = folder.path().join("clients.crt");
+    std::fs::write(&ca, clients.pem()).unwrap();
+    let auth = format!("auth: {{clientCAFile: {}, policy: [{{users: '*'}}]}}\n", ca.display());
+    let program = start(&format!("{}{auth}", files(folder.path()))).await;
+    let address = program.app.address();
+    let reason = |reason| format!("eventweir_tls_handshake_failures_total{{listener=\"main\",reason=\"{reason}\"}}");
+    let versions = vec![&rustls::version::TLS12];
+    let unknown = authority.client("system:node:a", &["system:nodes"]);
+    let refused = Trust { certificate: Some(unknown), versions, ..Trust::of(authority.der()) };
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let from = stream.local_addr().unwrap().to_string();
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    stream.shutdown().await.unwrap();
+    rest(&mut stream).await;
+    for _ in 0..2 {
+        refused.connect(address).await.unwrap_err();
+    }
+    Trust::of(clients.der()).connect(address).await.unwrap_err();
+    // As the probe of a load balancer, which is no handshake.
+    let mut probe = TcpStream::connect(address).await.unwrap();
+    probe.shutdown().await.unwrap();
+    rest(&mut probe).await;
+    let count = |line: &str| program.app.metrics_text().contains(line);
+    program.until("all are counted", || count(&format!("{} 1\n", reason("client")))).await;
+    for (name, expected) in [("plain", 1), ("certificate", 2), ("client", 1), ("timeout", 0), ("other", 0)] {
+        assert!(count(&format!("{} {expected}\n", reason(name))), "{name}: {}", program.app.metrics_text());
+    }
+    let logged = log.text();
+    let lines: Vec<_> = logged.lines().filter(|line| line.contains("WARN") && line.contains("handshake")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(&from) && lines[0].contains("without TLS"), "{lines:?}");
     program.stop().await;
 }
 

@@ -10,6 +10,7 @@ mod names;
 mod self_signed;
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use prometheus::{IntGaugeVec, Registry};
+use prometheus::{IntCounter, IntGaugeVec, Registry};
 use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -28,8 +29,8 @@ use tokio_rustls::server::TlsStream;
 pub use ciphers::CipherSuite;
 pub use files::{Fault, Part};
 
-use super::PeerCertificate;
 use super::newest::Newest;
+use super::{LogPause, PeerCertificate};
 use crate::clock::Now;
 use crate::metrics::Registrar;
 use files::{Contents, Digest, Loaded};
@@ -120,6 +121,7 @@ struct Inner {
     handshakes: Newest,
     timeout: Duration,
     metrics: Metrics,
+    log_pause: LogPause,
 }
 
 /// Checks whether the files of `settings` can be used. Changes no file.
@@ -162,6 +164,7 @@ impl Tls {
             handshakes: Newest::new(limits.at_once),
             timeout: limits.timeout,
             metrics,
+            log_pause: LogPause::default(),
         })))
     }
 
@@ -192,22 +195,24 @@ impl Tls {
         }
     }
 
-    /// Performs the handshake with a client.
+    /// Performs the handshake with a client. Logs and counts a failure, except of a client that sends nothing, such as
+    /// the probe of a load balancer.
     ///
     /// # Errors
     /// When it fails, times out, is ended at the limit of handshakes, or when the client does not speak TLS.
     pub(super) async fn shake(
         &self,
         mut stream: TcpStream,
+        address: SocketAddr,
     ) -> io::Result<(TlsStream<TcpStream>, Option<PeerCertificate>)> {
-        let handshake = self.0.handshakes.enter();
+        let (handshake, mut has_begun) = (self.0.handshakes.enter(), false);
         let shaking = timeout(self.0.timeout, async {
             let mut first = [0];
-            stream.peek(&mut first).await?;
+            has_begun = stream.peek(&mut first).await? > 0;
             // A handshake begins with 22.
             if first[0].is_ascii_uppercase() {
-                refuse_plain(&mut stream).await?;
-                return Err(io::Error::other("the client spoke HTTP without TLS"));
+                let _left = refuse_plain(&mut stream).await;
+                return Err(io::Error::new(io::ErrorKind::Unsupported, "the client spoke HTTP without TLS"));
             }
             TlsAcceptor::from(self.0.config.load_full()).accept(stream).await
         });
@@ -215,9 +220,50 @@ impl Tls {
             biased;
             () = handshake.ended.cancelled() => Err(io::Error::other("too many handshakes; the oldest are ended")),
             shaken = shaking => shaken.map_err(io::Error::from).flatten(),
-        }?;
+        };
+        let stream = stream.inspect_err(|error| {
+            if has_begun {
+                self.note_failure(address, error);
+            }
+        })?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| names::read(chain.first()?));
         Ok((stream, certificate))
+    }
+
+    fn note_failure(&self, address: SocketAddr, error: &io::Error) {
+        let Inner { metrics, log_pause, .. } = &*self.0;
+        let reason = Failure::of(error);
+        metrics.failures[reason as usize].inc();
+        if log_pause.is_over() {
+            let (listener, reason) = (metrics.listener, reason.label());
+            tracing::warn!(listener, %address, reason, %error, "a TLS handshake failed");
+        }
+    }
+}
+
+labelled! {
+    /// Reason for which a handshake failed.
+    enum Failure {
+        /// The client's certificate is missing or refused.
+        Certificate = "certificate",
+        /// The client has ended it with an alert, as when it does not trust the listener's certificate.
+        Client = "client",
+        /// The client spoke HTTP without TLS.
+        Plain = "plain",
+        Timeout = "timeout",
+        Other = "other",
+    }
+}
+
+impl Failure {
+    fn of(error: &io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => Self::Certificate,
+            Some(rustls::Error::AlertReceived(_)) => Self::Client,
+            _ if error.kind() == io::ErrorKind::Unsupported => Self::Plain,
+            _ if error.kind() == io::ErrorKind::TimedOut => Self::Timeout,
+            _ => Self::Other,
+        }
     }
 }
 
@@ -234,6 +280,8 @@ pub struct Metrics {
     listener: &'static str,
     last_reload_successful: IntGaugeVec,
     expiry: IntGaugeVec,
+    /// By [`Failure`].
+    failures: [IntCounter; Failure::ALL.len()],
 }
 
 impl Metrics {
@@ -250,9 +298,15 @@ impl Metrics {
             "Expiry of the listener's certificate, in seconds since 1970.",
             &["listener"],
         );
+        let failures = make.counters(
+            "eventweir_tls_handshake_failures_total",
+            "Failed TLS handshakes of clients.",
+            &["listener", "reason"],
+        );
         let of = |listener| {
             let (last_reload_successful, expiry) = (last_reload_successful.clone(), expiry.clone());
-            Self { listener, last_reload_successful, expiry }
+            let failures = Failure::ALL.map(|reason| failures.with_label_values(&[listener, reason.label()]));
+            Self { listener, last_reload_successful, expiry, failures }
         };
         listeners.into_iter().map(of).collect()
     }

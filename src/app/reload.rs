@@ -44,6 +44,8 @@ impl App {
             };
             let read = config::file_hash(path).ok();
             let is_changed = read.is_some() && read != known;
+            // The next round reports it once, and applies the file when it is back.
+            may_be_behind |= read.is_none();
             // A requested reload is refused without the file, which may come back as it was.
             known = if asked { read } else { read.or(known) };
             if asked || is_changed {

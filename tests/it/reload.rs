@@ -12,6 +12,7 @@ use serde_json::json;
 use super::support::app::{Program, start_as, start_from};
 use super::support::certificates::Authority;
 use super::support::events::{event, plain};
+use super::support::log::Log;
 
 const PORTS: &str = "listen: 127.0.0.1:0\nadminListen: 127.0.0.1:0\n";
 
@@ -361,6 +362,30 @@ async fn a_configuration_whose_files_come_back_as_they_were_is_applied() {
     std::fs::write(&limits, text).unwrap();
     let followed = tokio::time::timeout(Duration::from_secs(20), program.app.follow_config());
     assert!(followed.await.is_ok(), "it is not applied");
+    assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 1"));
+    program.stop().await;
+}
+
+/// Fault: it was noticed by a requested reload only.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_disappears_is_reported_once_and_may_come_back() {
+    let log = Log::capture();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    let program = program(&path, "").await;
+    assert!(program.app.reload());
+    let app = Arc::clone(&program.app);
+    let mut following = tokio::task::JoinSet::new();
+    following.spawn(async move { app.follow_config().await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    std::fs::remove_file(&path).unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(following.try_join_next().is_none());
+    assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 0"));
+    assert_eq!(log.text().matches("No such file").count(), 1, "{}", log.text());
+    write(&path, "");
+    let followed = tokio::time::timeout(Duration::from_secs(20), following.join_next()).await;
+    followed.expect("it is not applied").unwrap().unwrap();
     assert!(program.app.metrics_text().contains("eventweir_config_last_reload_successful 1"));
     program.stop().await;
 }

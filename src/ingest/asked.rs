@@ -64,7 +64,7 @@ impl FromRequestParts<Face> for Asked {
                 _ => respond::refusal(&status),
             }
         })?;
-        check_path(&namespace, &name).map_err(|status| respond::refusal(&status))?;
+        check_path(parts.uri.path(), &namespace, &name).map_err(|status| respond::refusal(&status))?;
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
         let (caller, turn) = (parts.extensions.remove::<Caller>(), parts.extensions.remove::<Arc<Turn>>());
@@ -72,12 +72,12 @@ impl FromRequestParts<Face> for Asked {
     }
 }
 
-/// Refuses a name that no event can have.
+/// Refuses a name that no event can have, and an empty namespace, which would mean all of them.
 ///
 /// DIFFERENCE(apiserver): an encoded slash is no separator, so that `DELETE …/events/%2F` deletes no collection
 /// (`docs/semantics.md`).
-fn check_path(namespace: &str, name: &str) -> Result<(), Status> {
-    if namespace.contains('/') || name.contains('/') {
+fn check_path(path: &str, namespace: &str, name: &str) -> Result<(), Status> {
+    if path.contains("/namespaces//") || namespace.contains('/') || name.contains('/') {
         return Err(unknown_path());
     }
     if !name.is_empty() && !is_valid_name(ApiGroup::Core, name) {

@@ -240,3 +240,22 @@ async fn every_recorded_refusal_of_a_post_is_counted_once() {
     assert!(rejected > 40, "only {rejected}");
     assert_eq!(program.stop().await.ledger.total_rejected(), rejected);
 }
+
+/// Fault: it was read as all namespaces, and a DELETE answered 200 without deleting anything.
+#[tokio::test]
+async fn an_empty_namespace_in_a_path_is_not_found() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let body = json_of(&plain());
+    for group in ["/api/v1", "/apis/events.k8s.io/v1"] {
+        for path in ["namespaces//events", "namespaces//events/web-0.a", "watch/namespaces//events"] {
+            assert_eq!(client.get(&format!("{group}/{path}")).await.status, 404, "{path}");
+            for method in ["POST", "DELETE", "PATCH"] {
+                let reply = client.send(method, &format!("{group}/{path}"), &[JSON], &body).await;
+                assert!([404, 405].contains(&reply.status), "{method} {group}/{path}: {}", reply.status);
+            }
+        }
+    }
+    assert_eq!(program.balance().ledger.received(), 0);
+    program.stop().await;
+}

@@ -430,7 +430,7 @@ fn a_kubeconfig_that_cannot_be_used_is_an_error_of_the_configuration() {
     assert!(text.contains("reading the kubeconfig /no/such/file: No such file"), "{text}");
     let output = eventweir(&["serve", "--kubeconfig", "/no/such/file", "--listen", &listen]);
     assert_eq!(output.status.code(), Some(64));
-    assert!(stderr(&output).contains("allowed with --upstream apiserver"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("(--upstream apiserver)"), "{}", stderr(&output));
 }
 
 /// Fault: in a pod, a broken kubeconfig of the environment was passed over, and events went to the pod's own cluster.

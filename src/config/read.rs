@@ -297,10 +297,14 @@ fn upstream(section: &mut Section<'_>, config: &mut Config) {
     let apiserver = &mut upstream.apiserver;
     section.set_optional("kubeconfig", &mut apiserver.kubeconfig, &values::path());
     section.set_optional("context", &mut apiserver.context, &values::text(253));
-    // A file may name a cluster that `--upstream embedded` leaves out for a first try.
+    // A file may name a cluster that its kind, or `--upstream embedded`, leaves out for a first try.
+    let is_forgotten = |key| section.is_flag(key) || (section.has(key) && !section.has("kind"));
     for key in ["kubeconfig", "context"] {
-        if upstream.backend == Backend::Embedded && section.is_flag(key) {
-            section.conflict(key, "has no effect on the embedded store; allowed with --upstream apiserver");
+        if upstream.backend == Backend::Embedded && is_forgotten(key) {
+            section.conflict(
+                key,
+                "has no effect on the embedded store; allowed with upstream.kind: apiserver (--upstream apiserver)",
+            );
         }
     }
     section.set("timeout", &mut apiserver.timeout, &values::duration(MILLISECOND..=Duration::from_secs(600)));

@@ -29,18 +29,25 @@ impl Listeners {
     /// When an address is in use or not one of this machine.
     pub async fn bind(config: &Config) -> Result<Self, Error> {
         raise_descriptors(config.ingest.max_connections.get());
-        let failed = |address: Address| |source| Error::Listen { address, source };
-        let face = Listener::bind(&config.listen).await.map_err(failed(config.listen.clone()))?;
-        let admin = bind_tcp(config.admin_listen).await.map_err(failed(config.admin_listen.into()))?;
+        let face = Listener::bind(&config.listen).await.map_err(failed(LISTEN, config.listen.clone()))?;
+        let admin = bind_tcp(config.admin_listen).await.map_err(failed(ADMIN_LISTEN, config.admin_listen.into()))?;
         Ok(Self { face, admin })
     }
 
     pub(super) fn addresses(&self, config: &Config) -> Result<(Address, SocketAddr), Error> {
-        let failed = |address: Address| |source| Error::Listen { address, source };
-        let face = self.face.local().map_err(failed(config.listen.clone()))?;
-        let admin = self.admin.local_addr().map_err(failed(config.admin_listen.into()))?;
+        let face = self.face.local().map_err(failed(LISTEN, config.listen.clone()))?;
+        let admin = self.admin.local_addr().map_err(failed(ADMIN_LISTEN, config.admin_listen.into()))?;
         Ok((face, admin))
     }
+}
+
+/// Keys of the addresses, and their flags.
+const LISTEN: &str = "listen, --listen";
+const ADMIN_LISTEN: &str = "adminListen, --admin-listen";
+
+/// Makes the error of a listener.
+fn failed(key: &'static str, address: Address) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| Error::Listen { key, address, source }
 }
 
 /// Returns which requests are accepted at `address`. A loopback address accepts only known hosts, because any name on

@@ -50,8 +50,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An address cannot be listened on.
-    #[error("listening on {address}")]
+    #[error("listening on {address} ({key})")]
     Listen {
+        /// Key of the address, and its flag.
+        key: &'static str,
         /// The address.
         address: server::Address,
         /// The system's reason.

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use eventweir::app::Listeners;
 use eventweir::clock::Clock;
+use eventweir::config::Config;
 use serde_json::{Value, json};
 
-use super::support::app::{start, start_before};
+use super::support::app::{config, start, start_before};
 use super::support::events::{START, event, plain, warning};
 use super::support::fake::{FakeApiserver, Fault};
 
@@ -308,5 +310,18 @@ async fn every_occurrence_is_a_line_of_the_event_log() {
         ("host", "node-1"),
     ] {
         assert_eq!(lines[0][member], value, "{member}");
+    }
+}
+
+/// Fault: the error had the address only.
+#[tokio::test]
+async fn an_address_in_use_is_reported_with_its_key_and_flag() {
+    let taking = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taking.local_addr().unwrap();
+    let main = Config { listen: taken.into(), ..config("") };
+    let admin = Config { admin_listen: taken, ..config("") };
+    for (config, key) in [(main, "(listen, --listen)"), (admin, "(adminListen, --admin-listen)")] {
+        let error = Listeners::bind(&config).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("listening on {taken} {key}"));
     }
 }

@@ -409,8 +409,8 @@ fn spool(section: &mut Section<'_>, spool: &mut spool::Settings) {
     section.set("commitInterval", &mut spool.commit_interval, &values::duration(Duration::ZERO..=MINUTE));
 }
 
-/// Checks the rights and kinds of the spool's file and folders, and that their file system is not read-only. Another fault
-/// of the disk does not prevent a start.
+/// Checks the rights and kinds of the spool's file and folders, and that their file system is not read-only. Another
+/// fault of the disk does not prevent a start.
 fn usable(dir: &Path) -> io::Result<()> {
     let existing = dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new(""));
     writable(&spool::Directory(dir.to_owned()).file(), existing)

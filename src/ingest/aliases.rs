@@ -282,8 +282,8 @@ impl Aliases {
         });
     }
 
-    /// Changes a known event. Begins again if it was changed meanwhile, so that of two concurrent requests each sees the
-    /// other's change.
+    /// Changes a known event. Begins again if it was changed meanwhile, so that of two concurrent requests each sees
+    /// the other's change.
     fn change<T>(&self, namespace: &str, name: &str, change: impl Fn(&mut Event) -> T) -> Option<T> {
         let key = self.key(namespace, name);
         let mut seen = self.known.get(key)?;

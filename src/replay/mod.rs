@@ -38,8 +38,8 @@ const TRIAL_FACTS: usize = 20_000;
 /// LIMIT: how long a run continues after the last event, for what waits.
 const RUN_ON: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// LIMIT: newest time of an event, in unix nanoseconds (early in 2262); a later one counts as this. A run that continues
-/// from there has room for its timers.
+/// LIMIT: newest time of an event, in unix nanoseconds (early in 2262); a later one counts as this. A run that
+/// continues from there has room for its timers.
 const LATEST: i64 = i64::MAX - 60 * 24 * 60 * MINUTE;
 
 const MINUTE: i64 = 60_000_000_000;
@@ -239,8 +239,8 @@ impl Comparison {
         self.trials = trials.into();
     }
 
-    /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); a time in the past counts as now, and
-    /// one that is too late as the latest.
+    /// Reports `number` equal occurrences of an event at a time (unix nanoseconds); a time in the past counts as now,
+    /// and one that is too late as the latest.
     pub fn report(&mut self, mut event: Event, number: u32, at: Option<i64>) {
         let now = self.span.map_or(0, |(_, newest)| newest);
         self.out_of_order += u64::from(at.is_some_and(|at| at < now));

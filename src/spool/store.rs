@@ -89,7 +89,8 @@ impl Store {
     pub(super) fn new(open: impl FnOnce(&mut Builder) -> Result<Database, redb::DatabaseError>) -> Result<Self, Error> {
         let is_undone = Arc::new(AtomicBool::new(false));
         let (undone, mut builder) = (Arc::clone(&is_undone), Builder::new());
-        // redb reports 0.0 before it checks the last commit, 0.3 only if it then goes back to the one before, and 0.6 next.
+        // redb reports 0.0 before it checks the last commit, 0.3 only if it then goes back to the one before, and 0.6
+        // next.
         builder.set_repair_callback(move |session| {
             undone.fetch_or((0.1..0.5).contains(&session.progress()), Ordering::Relaxed);
         });

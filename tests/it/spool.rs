@@ -208,8 +208,8 @@ fn a_damaged_entry_is_lost_alone_and_reported() {
     assert!(opened.damaged.is_none());
 }
 
-/// Faults: it was not counted, or nothing told of it. redb checks all pages after a crash. If only the last commit has the
-/// damaged one, redb goes back to the commit before, otherwise the file is damaged as a whole.
+/// Faults: it was not counted, or nothing told of it. redb checks all pages after a crash. If only the last commit has
+/// the damaged one, redb goes back to the commit before, otherwise the file is damaged as a whole.
 #[test]
 fn a_damaged_entry_is_reported_also_after_a_crash() {
     for (damaged, found) in

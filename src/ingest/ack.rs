@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::rejection::Rejection;
-use super::{Ack, Face};
+use super::{Ack, Face, Unable};
 use crate::ledger::RejectReason;
 use crate::status::Status;
 
@@ -35,7 +35,7 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection>
         // 429, because client-go retries it and gives up on all other codes.
         (Ack::Durable, Some(spool)) if spool.is_degraded() => {
             let status = Status::too_many_requests("the spool cannot store the event now, please try again later", 1);
-            Err(Rejection::new(RejectReason::NotDurable, status))
+            Err(Rejection { unable: Some(Unable), ..Rejection::new(RejectReason::NotDurable, status) })
         }
         (ack, _) => Ok(ack),
     }

@@ -73,7 +73,6 @@ pub use unread::discard;
 use crate::access::{Access, Turns};
 use crate::event::ApiGroup;
 use crate::event_log::EventLog;
-use crate::ledger::RejectReason;
 use crate::server::{Answer, FairPlaces, Origins, layer};
 use crate::shadow::Shadow;
 use crate::shard::Shards;
@@ -244,8 +243,7 @@ impl Face {
     fn reject(&self, rejection: &Rejection) -> Response {
         self.0.shards.reject(rejection.reason, 1);
         let mut response = respond::refusal(&rejection.status);
-        let unable = rejection.unable.or((rejection.reason == RejectReason::NotDurable).then_some(Unable));
-        if let Some(unable) = unable {
+        if let Some(unable) = rejection.unable {
             response.extensions_mut().insert(unable);
         }
         response

@@ -233,12 +233,8 @@ pub(super) async fn upsert(
     // A create needs more than the right to patch.
     let caller = asked.caller.as_ref();
     if let Err(status) = face.may_create(caller, form.group, namespace).await {
-        let unable = guard::unable(&status);
-        let mut response = reject(face, Some(&event), &guard::rejection(status));
-        if let Some(unable) = unable {
-            response.extensions_mut().insert(unable);
-        }
-        return response;
+        let rejection = Rejection { unable: guard::unable(&status), ..guard::rejection(status) };
+        return reject(face, Some(&event), &rejection);
     }
     match create::pass(face, caller, form.group, namespace, &mut event) {
         Ok(repairs) => {

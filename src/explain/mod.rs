@@ -256,9 +256,12 @@ impl Store {
         if !self.is_on() {
             return None;
         }
-        self.place(Marks::new(self.secret, event), event, now)
+        let spot = self.place(Marks::new(self.secret, event), event, now)?;
+        self.count(spot.object);
+        Some(spot)
     }
 
+    /// Does as [`spot`](Self::spot) in a store that is on. Call [`count`](Self::count) before the store is used again.
     fn place(&mut self, marks: Marks, event: &Event, now: Now) -> Option<Spot> {
         self.began.get_or_insert(now.wall);
         let object = marks.object;
@@ -269,7 +272,6 @@ impl Store {
         history.set_uid(event, marks.uid);
         let place = known.map_or_else(|| history.add_fact(event, marks.fact, group, now), |(place, _)| place);
         let mark = history.facts[place].mark;
-        self.count(object);
         Some(Spot { object, fact: place, mark, group })
     }
 
@@ -349,8 +351,8 @@ impl Store {
         history.note(spot.fact, (verdict, why), number, Some(record), (message, marks.message), now, next_token);
         self.count(spot.object);
         // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted. Without
-        // correlation no record has a second occurrence.
-        if ruling.paid.is_none() && ruling.keys.is_some() && why.is_empty() {
+        // correlation no record has a second occurrence, and many records never have one.
+        if ruling.paid.is_none() && ruling.keys.is_some() && why.is_empty() && ruling.before > 0 {
             let of = Origin { kind, spot, marks, rule: ruling.rule, messages: Messages::default(), caller };
             if self.runs.are_full(of.bytes(), &self.settings) {
                 self.tell();
@@ -510,9 +512,13 @@ impl Store {
         (number, reach): (u64, (u64, u64)),
         now: Now,
     ) {
+        if !self.is_on() {
+            return;
+        }
         self.end_run(record);
-        let message = (&event.message, mark(self.secret, &event.message), self.settings.messages);
-        let Some(spot) = self.spot(event, now) else { return };
+        let marks = Marks::new(self.secret, event);
+        let message = (&event.message, marks.message, self.settings.messages);
+        let Some(spot) = self.place(marks, event, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         history.end(record);
         let Some(fact) = history.fact_at(spot) else { return };

@@ -20,7 +20,8 @@ fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at
     let now = Now::at(at);
     let key = SECRET.keys(event, &Default::default()).event();
     let received = store.receive_of((RecordId(record), Some(key)), "", (event, event.message.clone()), 1, now).unwrap();
-    let ruling = Ruling { caller: "", source: Key(1), keys: Some((key, Key(2))), paid: None, rule: None, before: 0 };
+    // A record's first occurrence is counted in no run.
+    let ruling = Ruling { caller: "", source: Key(1), keys: Some((key, Key(2))), paid: None, rule: None, before: 1 };
     let record = (RecordId(record), Kind::Combined);
     store.decide(received, (verdict, 1), ruling, record, now, || None);
 }

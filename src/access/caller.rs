@@ -105,10 +105,10 @@ pub(super) fn expiry(token: &str) -> Option<i64> {
     Some(Duration::try_from_secs_f64(seconds).map_or(i64::MAX, |time| time.as_secs().try_into().unwrap_or(i64::MAX)))
 }
 
-/// Whether a token has whitespace or control characters inside. The apiserver ignores them in a JWT, so that one token
-/// would have any number of spellings, each of them a caller of its own.
+/// Whether a token has other than printable ASCII characters. The apiserver ignores whitespace in a JWT, so that one
+/// token would have any number of spellings, each of them a caller of its own.
 pub(crate) fn is_garbled(token: &str) -> bool {
-    token.contains(|character: char| character.is_whitespace() || character.is_control())
+    token.bytes().any(|byte| !byte.is_ascii_graphic())
 }
 
 #[cfg(test)]

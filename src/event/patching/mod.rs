@@ -96,8 +96,11 @@ fn by_strategy(document: &mut Value, patch: Map<String, Value>) -> Result<()> {
     let Value::Object(event) = document else { return Ok(()) };
     strategic::merge(event, patch)?;
     // COMPAT(apiserver): a strategic merge patch cannot change the type of the event.
-    event.remove("kind");
-    event.remove("apiVersion");
+    for name in ["kind", "apiVersion"] {
+        if event.remove(name).is_some_and(|value| !value.is_string()) {
+            return Err(no_event(&format!("{name} is not a text")));
+        }
+    }
     Ok(())
 }
 

@@ -32,6 +32,13 @@ pub(super) fn carry_out(document: &mut Value, operations: Vec<Value>) -> Result<
     if !operations.iter().all(Value::is_object) {
         return Err(unreadable("an operation is not an object"));
     }
+    for name in ["op", "path", "from"] {
+        // COMPAT(apiserver): null counts as absent.
+        let is_text = |value: &Value| value.is_string() || value.is_null();
+        if !operations.iter().filter_map(|operation| operation.get(name)).all(is_text) {
+            return Err(unreadable(&format!("{name} of an operation is not a text")));
+        }
+    }
     let (mut unknown, mut work) = (Vec::new(), Work::default());
     for (index, operation) in operations.into_iter().enumerate() {
         let names = operation.as_object().into_iter().flat_map(serde_json::Map::keys);

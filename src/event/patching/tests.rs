@@ -112,6 +112,8 @@ fn a_result_that_is_not_an_event_is_refused_with_its_path() {
         (PatchType::Merge, json!({"count": "x"}), "count: expected a whole number of 32 bits, found"),
         (PatchType::Json, json!([{"op": "replace", "path": "", "value": []}]), "invalid type: sequence"),
         (PatchType::Merge, json!({"kind": "Pod"}), "expected an object of kind Event"),
+        (PatchType::StrategicMerge, json!({"kind": 1}), "kind is not a text"),
+        (PatchType::StrategicMerge, json!({"apiVersion": {}}), "apiVersion is not a text"),
     ] {
         let status = patched(patch, &body, FieldValidation::Warn).unwrap_err();
         assert!(status.code == 422 && status.message.contains(text), "{body}: {}", status.message);
@@ -141,6 +143,12 @@ fn operations_that_do_not_apply_are_422_and_name_themselves() {
     );
     check(json!([{"op": "move", "from": "/none", "path": "/reason"}]), "\"from\" path is invalid");
     check(json!([{"op": "add", "path": "reason", "value": "x"}]), "operation 0");
+    // As seen from kube-apiserver: the whole list is read before the first operation.
+    for malformed in [json!({"op": 1}), json!({"path": {}}), json!({"from": [null]})] {
+        let operations = json!([{"op": "test", "path": "/count", "value": 9}, malformed]);
+        let status = patched(PatchType::Json, &operations, FieldValidation::Warn).unwrap_err();
+        assert!(status.code == 400 && status.message.contains("is not a text"), "{malformed}: {}", status.message);
+    }
     // A long path is cut.
     let path = format!("/{}", "x/".repeat(5000));
     let status = patched(PatchType::Json, &json!([{"op": "remove", "path": path}]), FieldValidation::Warn).unwrap_err();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use crate::event::schema::{Object, with_access};
+use crate::event::schema::{Object, is_empty, with_access};
 use crate::event::{ApiGroup, Event, MicroTime, ObjectMeta, ObjectReference, Time};
 
 /// Appends the whole document, kind and apiVersion first.
@@ -34,7 +34,7 @@ fn members<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
     for member in T::members(group) {
         with_access!(&member.slot, access => {
             let value = (access.get)(object);
-            if !value.is_empty() || member.is_always_written(group) {
+            if member.is_always_written(group) || !is_empty(value) {
                 name(member.name(group), out);
                 value.write(group, out);
             }
@@ -54,11 +54,6 @@ pub(super) fn name(name: &str, out: &mut Vec<u8>) {
 
 /// A type that can be encoded.
 trait Write {
-    /// Whether a Go API server leaves out an optional member with this value.
-    fn is_empty(&self) -> bool {
-        false
-    }
-
     /// Appends the value.
     fn write(&self, group: ApiGroup, out: &mut Vec<u8>);
 }
@@ -71,61 +66,29 @@ impl<T: Object> Write for T {
     }
 }
 
-impl Write for SmolStr {
-    fn is_empty(&self) -> bool {
-        (**self).is_empty()
-    }
-
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
-        text(self, out);
-    }
+/// Implements [`Write`] for types that one expression encodes.
+macro_rules! by_value {
+    ($($value:ty: |$given:ident, $group:ident, $out:ident| $write:expr);+ $(;)?) => {
+        $(impl Write for $value {
+            fn write(&self, $group: ApiGroup, $out: &mut Vec<u8>) {
+                let $given = self;
+                $write;
+            }
+        })+
+    };
 }
+by_value!(
+    SmolStr: |given, _group, out| text(given, out);
+    i32: |given, _group, out| integer((*given).into(), out);
+    i64: |given, _group, out| integer(*given, out);
+    bool: |given, _group, out| out.extend_from_slice(if *given { b"true" } else { b"false" });
+    Box<ObjectReference>: |given, group, out| (**given).write(group, out);
+    // JSON that is kept as text.
+    Arc<str>: |given, _group, out| escape(given, out);
+);
 
-impl Write for i32 {
-    fn is_empty(&self) -> bool {
-        *self == 0
-    }
-
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
-        integer((*self).into(), out);
-    }
-}
-
-impl Write for i64 {
-    fn is_empty(&self) -> bool {
-        *self == 0
-    }
-
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
-        integer(*self, out);
-    }
-}
-
-impl Write for bool {
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
-        out.extend_from_slice(if *self { b"true" } else { b"false" });
-    }
-}
-
-impl Write for Box<ObjectReference> {
-    fn write(&self, group: ApiGroup, out: &mut Vec<u8>) {
-        (**self).write(group, out);
-    }
-}
-
-/// JSON that is kept as text.
-impl Write for Arc<str> {
-    fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
-        escape(self, out);
-    }
-}
-
-/// The target of a pointer in Go is written even when it is zero.
+/// `null` for a pointer of Go that points to nothing.
 impl<T: Write> Write for Option<T> {
-    fn is_empty(&self) -> bool {
-        self.is_none()
-    }
-
     fn write(&self, group: ApiGroup, out: &mut Vec<u8>) {
         match self {
             Some(value) => value.write(group, out),
@@ -153,20 +116,12 @@ macro_rules! times {
 times!(Time, MicroTime);
 
 impl<T: Write> Write for Vec<T> {
-    fn is_empty(&self) -> bool {
-        self.as_slice().is_empty()
-    }
-
     fn write(&self, group: ApiGroup, out: &mut Vec<u8>) {
         array(self, out, |item, out| item.write(group, out));
     }
 }
 
 impl Write for BTreeMap<SmolStr, SmolStr> {
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
         out.push(b'{');
         for (index, (key, value)) in self.iter().enumerate() {

@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 use super::managed_fields;
 use super::writer::{integer, message, text};
 use crate::event::json::EventList;
-use crate::event::schema::{Object, with_access};
+use crate::event::schema::{Object, is_empty, with_access};
 use crate::event::{ApiGroup, Event, EventSeries, ManagedFields, MicroTime, ObjectReference, Time, WatchEvent};
 use crate::status::{Status, StatusDetails};
 
@@ -96,10 +96,6 @@ fn object<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
             }
         });
     }
-}
-
-fn is_empty<M: Default + PartialEq>(value: &M) -> bool {
-    *value == M::default()
 }
 
 /// A value that can be encoded.

@@ -270,6 +270,11 @@ impl Object for ObjectMeta {
     }
 }
 
+/// Whether a member has the value of an absent one.
+pub(super) fn is_empty<M: Default + PartialEq>(value: &M) -> bool {
+    *value == M::default()
+}
+
 /// Returns the texts of an object with their members.
 fn texts<T: Object>(object: &T) -> impl Iterator<Item = (&'static Member<T>, &SmolStr)> {
     T::members(ApiGroup::Core).iter().filter_map(move |member| {

@@ -18,14 +18,9 @@ pub struct FieldSelector {
 struct Term {
     /// The path of the field in core/v1.
     field: SmolStr,
-    relation: Relation,
+    /// Whether the field must have the value, or must not.
+    is_equal: bool,
     value: SmolStr,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Relation {
-    Equal,
-    NotEqual,
 }
 
 /// Returns the path, from the names of one group, in the names of another. Only the names of an Event's own members
@@ -67,44 +62,38 @@ impl FieldSelector {
         // COMPAT(apiserver): a term of nothing but an operator selects everything.
         for part in split_terms(text).filter(|part| !matches!(*part, "" | "=" | "==" | "!=")) {
             let refused = |fault: &str| Status::bad_request(format!("fieldSelector: {part:?} {fault}"));
-            let (name, relation, value) =
+            let (name, is_equal, value) =
                 split_term(part).ok_or_else(|| refused("is not a term such as type=Warning or type!=Normal"))?;
             let value =
                 unescape(value).ok_or_else(|| refused(r"has a value in which \, = and , need a \ before them"))?;
             let field = renamed(name, group, ApiGroup::Core)
                 .filter(|field| is_selectable(field, group))
                 .ok_or_else(|| refused("names a field that events cannot be selected by"))?;
-            terms.push(Term { field, relation, value: value.into() });
+            terms.push(Term { field, is_equal, value: value.into() });
         }
         Ok(Self { terms })
     }
 
     /// Returns the selector of the event with this name.
     pub fn of_name(name: &str) -> Self {
-        Self { terms: vec![Term { field: "metadata.name".into(), relation: Relation::Equal, value: name.into() }] }
+        Self { terms: vec![Term { field: "metadata.name".into(), is_equal: true, value: name.into() }] }
     }
 
     /// Returns the name that an event must have, if the selector requires one.
     pub fn name(&self) -> Option<&str> {
-        let mut terms = self.terms.iter().filter(|term| term.relation == Relation::Equal);
+        let mut terms = self.terms.iter().filter(|term| term.is_equal);
         terms.find(|term| term.field == "metadata.name").map(|term| term.value.as_str())
     }
 
     /// Whether the selector requires one involved object.
     pub fn is_of_object(&self) -> bool {
         let is_object = |field: &str| matches!(field, "involvedObject.name" | "involvedObject.uid");
-        self.terms.iter().any(|term| term.relation == Relation::Equal && is_object(&term.field))
+        self.terms.iter().any(|term| term.is_equal && is_object(&term.field))
     }
 
     /// Whether the event meets every term.
     pub fn matches(&self, event: &Event) -> bool {
-        self.terms.iter().all(|term| {
-            let equal = value(event, &term.field) == Some(term.value.as_str());
-            match term.relation {
-                Relation::Equal => equal,
-                Relation::NotEqual => !equal,
-            }
-        })
+        self.terms.iter().all(|term| (value(event, &term.field) == Some(term.value.as_str())) == term.is_equal)
     }
 
     /// Whether every event is selected.
@@ -116,10 +105,7 @@ impl FieldSelector {
     /// refuses it.
     pub fn text(&self, group: ApiGroup) -> String {
         let terms = self.terms.iter().map(|term| {
-            let relation = match term.relation {
-                Relation::Equal => "=",
-                Relation::NotEqual => "!=",
-            };
+            let relation = if term.is_equal { "=" } else { "!=" };
             let value = term.value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
             let field = renamed(&term.field, ApiGroup::Core, group).filter(|_| is_selectable(&term.field, group));
             format!("{}{relation}{value}", field.as_ref().unwrap_or(&term.field))
@@ -138,13 +124,13 @@ fn split_terms(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Splits at the first operator: `!=`, `==` or `=`.
-fn split_term(term: &str) -> Option<(&str, Relation, &str)> {
+/// Splits at the first operator: `!=`, `==` or `=`. The middle is whether it is one for equal values.
+fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     let (left, right) = term.split_once('=')?;
     if let Some(left) = left.strip_suffix('!') {
-        return Some((left, Relation::NotEqual, right));
+        return Some((left, false, right));
     }
-    Some((left, Relation::Equal, right.strip_prefix('=').unwrap_or(right)))
+    Some((left, true, right.strip_prefix('=').unwrap_or(right)))
 }
 
 fn unescape(value: &str) -> Option<String> {

@@ -8,30 +8,13 @@ use crate::status::{Status, StatusCause, StatusDetails};
 /// A fault of one field, as a Status lists it. Its message is such as `Invalid value: "x": must not be empty`.
 pub(super) type Fault = StatusCause;
 
-/// The kinds of fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FaultKind {
-    /// A value that is not allowed.
-    Invalid,
-    /// A missing value.
-    Required,
-    /// A value that must be unset.
-    Forbidden,
-    /// A value over its size limit.
-    TooLong,
-}
+/// A kind of fault: the reason of the cause in a Status, and the beginning of its message.
+pub(super) type Kind = [&'static str; 2];
 
-impl FaultKind {
-    /// Returns the reason of the cause in a Status, and the beginning of its message.
-    const fn words(self) -> [&'static str; 2] {
-        match self {
-            Self::Invalid => ["FieldValueInvalid", "Invalid value"],
-            Self::Required => ["FieldValueRequired", "Required value"],
-            Self::Forbidden => ["FieldValueForbidden", "Forbidden"],
-            Self::TooLong => ["FieldValueTooLong", "Too long"],
-        }
-    }
-}
+pub(super) const INVALID: Kind = ["FieldValueInvalid", "Invalid value"];
+const REQUIRED: Kind = ["FieldValueRequired", "Required value"];
+pub(super) const FORBIDDEN: Kind = ["FieldValueForbidden", "Forbidden"];
+pub(super) const TOO_LONG: Kind = ["FieldValueTooLong", "Too long"];
 
 /// LIMIT: faults of one event, approximately; further ones are not looked for. An event can have 100,000s of labels,
 /// each with several faults.
@@ -76,17 +59,16 @@ pub(super) fn invalid_texts(field: &str, value: &str, details: Vec<String>, faul
 
 /// Returns the fault of an invalid value, given as it is shown.
 pub(super) fn invalid_value(field: &str, value: &str, detail: &str) -> Fault {
-    plain(FaultKind::Invalid, field, &format!("{value}: {detail}"))
+    plain(INVALID, field, &format!("{value}: {detail}"))
 }
 
 pub(super) fn required(field: &str, detail: &str) -> Fault {
-    plain(FaultKind::Required, field, detail)
+    plain(REQUIRED, field, detail)
 }
 
 /// Returns a fault with this detail, which may be empty.
-pub(super) fn plain(kind: FaultKind, field: &str, detail: &str) -> Fault {
+pub(super) fn plain([reason, text]: Kind, field: &str, detail: &str) -> Fault {
     let separator = if detail.is_empty() { "" } else { ": " };
-    let [reason, text] = kind.words();
     Fault { reason: reason.to_owned(), message: format!("{text}{separator}{detail}"), field: field.to_owned() }
 }
 

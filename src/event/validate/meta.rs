@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 
 use smol_str::SmolStr;
 
-use super::fault::{Fault, FaultKind, invalid_text, invalid_texts, invalid_value, is_enough, plain, required};
+use super::fault::{
+    FORBIDDEN, Fault, TOO_LONG, invalid_text, invalid_texts, invalid_value, is_enough, plain, required,
+};
 use super::names::{dns_label, label_value, name, name_prefix, qualified_name};
 use crate::event::{ApiGroup, ObjectMeta, OwnerReference, RareMeta, Time};
 
@@ -100,7 +102,7 @@ fn maps(rare: &RareMeta, faults: &mut Vec<Fault>) {
     }
     if bytes > ANNOTATIONS_MAX {
         let detail = format!("may not be more than {ANNOTATIONS_MAX} bytes");
-        faults.push(plain(FaultKind::TooLong, "metadata.annotations", &detail));
+        faults.push(plain(TOO_LONG, "metadata.annotations", &detail));
     }
 }
 
@@ -182,5 +184,5 @@ fn no_new_finalizers(old: &[SmolStr], new: &[SmolStr], faults: &mut Vec<Fault>) 
     }
     let detail =
         format!("no new finalizers can be added if the object is being deleted, found new finalizers {added:?}");
-    faults.push(plain(FaultKind::Forbidden, "metadata.finalizers", &detail));
+    faults.push(plain(FORBIDDEN, "metadata.finalizers", &detail));
 }

@@ -13,7 +13,7 @@ pub use names::{dns_label as namespace_faults, label_value as label_value_faults
 use super::schema::{Object as _, with_access};
 use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX};
 use crate::status::Status;
-use fault::{Fault, FaultKind, invalid, invalid_text, invalid_texts, plain, required};
+use fault::{Fault, INVALID, invalid, invalid_text, invalid_texts, plain, required};
 use names::qualified_name;
 
 /// Whether an event of `group` may have this name.
@@ -188,7 +188,7 @@ fn immutable(old: &Event, new: &Event, faults: &mut Vec<Fault>) {
             name => name,
         };
         if with_access!(&member.slot, access => (access.get)(&old) != (access.get)(&new)) {
-            faults.push(plain(FaultKind::Invalid, field, "field is immutable"));
+            faults.push(plain(INVALID, field, "field is immutable"));
         }
     }
 }

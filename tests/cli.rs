@@ -153,10 +153,6 @@ fn replay_prints_80_columns_whatever_the_names_and_numbers() {
     for beat in 0..1000 {
         let (name, at) = (format!("{}-{}", "n".repeat(240), beat % 3), 1_772_352_000 + beat * 30);
         let time = eventweir::event::Time(at);
-        let mut text = Vec::new();
-        time.write(&mut text);
-        let time = String::from_utf8(text).unwrap();
-        let time = time.trim_matches('"');
         let (namespace, reason) = ("s".repeat(63), format!("{}{}", "R".repeat(120), beat % 50));
         lines += &format!(
             r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"e{beat}","namespace":"{namespace}"}},"involvedObject":{{"kind":"VerticalPodAutoscalerCheckpoint","namespace":"{namespace}","name":"{name}"}},"reason":"{reason}","type":"Warning","count":20000,"source":{{"component":"{}"}},"lastTimestamp":"{time}"}}"#,

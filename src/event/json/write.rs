@@ -3,6 +3,7 @@
 //! Text is escaped as Go escapes it: `<`, `>`, `&`, U+2028 and U+2029 too.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
 use smol_str::SmolStr;
@@ -83,6 +84,8 @@ by_value!(
     i64: |given, _group, out| integer(*given, out);
     bool: |given, _group, out| out.extend_from_slice(if *given { b"true" } else { b"false" });
     Box<ObjectReference>: |given, group, out| (**given).write(group, out);
+    Time: |given, _group, out| time(given, &Time::ZERO, out);
+    MicroTime: |given, _group, out| time(given, &MicroTime::ZERO, out);
     // JSON that is kept as text.
     Arc<str>: |given, _group, out| escape(given, out);
 );
@@ -96,24 +99,6 @@ impl<T: Write> Write for Option<T> {
         }
     }
 }
-
-/// Encodes a time in quotes; Go's zero time is `null`.
-macro_rules! times {
-    ($($time:ty),+) => {
-        $(impl Write for $time {
-            fn write(&self, _group: ApiGroup, out: &mut Vec<u8>) {
-                if *self == Self::ZERO {
-                    out.extend_from_slice(b"null");
-                } else {
-                    out.push(b'"');
-                    (*self).write(out);
-                    out.push(b'"');
-                }
-            }
-        })+
-    };
-}
-times!(Time, MicroTime);
 
 impl<T: Write> Write for Vec<T> {
     fn write(&self, group: ApiGroup, out: &mut Vec<u8>) {
@@ -146,6 +131,12 @@ pub(crate) fn array<T>(items: impl IntoIterator<Item = T>, out: &mut Vec<u8>, el
         element(item, out);
     }
     out.push(b']');
+}
+
+/// Appends a time in quotes; Go's zero time is `null`.
+fn time<T: PartialEq + Display>(time: &T, zero: &T, out: &mut Vec<u8>) {
+    let shown = if time == zero { "null".to_owned() } else { format!("\"{time}\"") };
+    out.extend_from_slice(shown.as_bytes());
 }
 
 /// Appends a number.

@@ -1,6 +1,12 @@
 //! Parser of RFC 3339, like Go's `time.Parse` with the apiserver's two layouts. Mirrors `time/format.go`.
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
+use std::str::FromStr;
+
+use jiff::civil::DateTime;
+
+use super::EPOCH;
+
 /// The layouts of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
@@ -12,22 +18,25 @@ pub(super) enum Layout {
 
 /// LIMIT: digits of a year; Go's last one is 292277026596.
 const YEAR_DIGITS_MAX: usize = 12;
+/// After so many years the calendar repeats.
+const ERA_YEARS: i64 = 400;
+const ERA_SECONDS: i64 = 146_097 * 86_400;
 
 /// Returns seconds since 1970 and microseconds of the second.
 pub(super) fn parse(text: &str, layout: Layout) -> Option<(i64, i64)> {
     let mut parser = Parser { rest: text.as_bytes() };
     let year = parser.year()?;
     parser.byte(b'-')?;
-    let month = parser.number(2).filter(|month| (1..=12).contains(month))?;
+    let month = parser.number(2)?;
     parser.byte(b'-')?;
-    let day = parser.number(2).filter(|day| (1..=days_in(month, year)).contains(day))?;
+    let day = parser.number(2)?;
     parser.byte(b'T')?;
     // Go's layout element for hours also accepts one digit.
-    let hour = parser.number(2).or_else(|| parser.number(1)).filter(|hour| *hour <= 23)?;
+    let hour = parser.number(2).or_else(|| parser.number(1))?;
     parser.byte(b':')?;
-    let minute = parser.number(2).filter(|minute| *minute <= 59)?;
+    let minute = parser.number(2)?;
     parser.byte(b':')?;
-    let second = parser.number(2).filter(|second| *second <= 59)?;
+    let second = parser.number(2)?;
     let micros = match layout {
         Layout::Seconds => {
             parser.skip_fraction();
@@ -36,8 +45,10 @@ pub(super) fn parse(text: &str, layout: Layout) -> Option<(i64, i64)> {
         Layout::Micros => parser.micros()?,
     };
     let offset = parser.zone()?;
-    let of_day = hour.saturating_mul(3_600).saturating_add(minute.saturating_mul(60)).saturating_add(second);
-    let seconds = days_from_civil(year, month, day).saturating_mul(86_400).saturating_add(of_day);
+    // jiff has fewer years, and the calendar repeats.
+    let year_of_era = i16::try_from(year.rem_euclid(ERA_YEARS)).ok()?;
+    let of_era = DateTime::new(year_of_era, month, day, hour, minute, second, 0).ok()?.duration_since(EPOCH).as_secs();
+    let seconds = year.div_euclid(ERA_YEARS).saturating_mul(ERA_SECONDS).saturating_add(of_era);
     parser.rest.is_empty().then_some((seconds.saturating_sub(offset), micros))
 }
 
@@ -52,13 +63,13 @@ impl Parser<'_> {
     }
 
     /// Parses a number of this many digits.
-    fn number(&mut self, digits: usize) -> Option<i64> {
+    fn number<N: FromStr>(&mut self, digits: usize) -> Option<N> {
         let (number, rest) = self.rest.split_at_checked(digits)?;
         if !number.iter().all(u8::is_ascii_digit) {
             return None;
         }
         self.rest = rest;
-        Some(number.iter().fold(0, |number, digit| number.saturating_mul(10).saturating_add(i64::from(digit & 15))))
+        std::str::from_utf8(number).ok()?.parse().ok()
     }
 
     /// Parses the year; also one before 0 or after 9999, as Go writes it.
@@ -67,7 +78,7 @@ impl Parser<'_> {
     fn year(&mut self) -> Option<i64> {
         let is_negative = self.byte(b'-').is_some();
         let digits = self.rest.iter().position(|byte| !byte.is_ascii_digit())?;
-        let year = self.number(digits).filter(|_| (4..=YEAR_DIGITS_MAX).contains(&digits))?;
+        let year: i64 = self.number(digits).filter(|_| (4..=YEAR_DIGITS_MAX).contains(&digits))?;
         Some(if is_negative { year.saturating_neg() } else { year })
     }
 
@@ -99,32 +110,11 @@ impl Parser<'_> {
             _ => return None,
         };
         self.rest = self.rest.get(1..)?;
-        let hours = self.number(2).filter(|hours| *hours <= 24)?;
+        let hours: i64 = self.number(2).filter(|hours| *hours <= 24)?;
         self.byte(b':')?;
-        let minutes = self.number(2).filter(|minutes| *minutes <= 60)?;
+        let minutes: i64 = self.number(2).filter(|minutes| *minutes <= 60)?;
         Some(hours.saturating_mul(3_600).saturating_add(minutes.saturating_mul(60)).saturating_mul(sign))
     }
-}
-
-const fn days_in(month: i64, year: i64) -> i64 {
-    match month {
-        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Converts a proleptic Gregorian date to days since 1970-01-01 (Howard Hinnant's `days_from_civil`).
-#[expect(clippy::arithmetic_side_effects, reason = "a year has at most 12 digits, month and day are in range")]
-const fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let shifted_year = if month <= 2 { year - 1 } else { year };
-    let era = shifted_year.div_euclid(400);
-    let year_of_era = shifted_year.rem_euclid(400);
-    let shifted_month = (month + 9) % 12;
-    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    era * 146_097 + day_of_era - 719_468
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -62,14 +63,6 @@ struct List<'j> {
     items: Option<Vec<&'j RawValue>>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ListMeta {
-    resource_version: Option<String>,
-    r#continue: Option<String>,
-    remaining_item_count: Option<i64>,
-}
-
 /// Decodes a list. Ignores its kind, apiVersion and unknown members.
 ///
 /// # Errors
@@ -87,7 +80,7 @@ pub fn list_from_json(group: ApiGroup, body: &[u8]) -> Result<EventList, Box<Sta
     }
     Ok(EventList {
         resource_version: metadata.resource_version.unwrap_or_default().into(),
-        continue_token: metadata.r#continue.unwrap_or_default().into(),
+        continue_token: metadata.continue_.unwrap_or_default().into(),
         remaining_item_count: metadata.remaining_item_count,
         items,
     })

@@ -156,11 +156,7 @@ pub fn refused(event: &mut Event, objection: &Objection<'_>, now: i64) -> Vec<Re
 /// Repairs the message only, which a patch has too.
 pub fn refused_message(event: &mut Event, objection: &Objection<'_>) -> Option<Repair> {
     let is_meant = *objection == Objection::TooLarge || objection.is_about(&["message", "note"]);
-    if !is_meant || event.message.len() <= NEW_STYLE_MESSAGE_MAX {
-        return None;
-    }
-    event.message = cut(&event.message, NEW_STYLE_MESSAGE_MAX);
-    Some(Repair::Message)
+    if is_meant { message(&mut event.message, NEW_STYLE_MESSAGE_MAX) } else { None }
 }
 
 fn has_extras(rare: &RareMeta) -> bool {

@@ -14,15 +14,16 @@ use super::json::{self, Decoded, FieldValidation};
 use super::{ApiGroup, Event, validate};
 use crate::status::{Status, StatusCause, StatusDetails};
 
-/// The kinds of patch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PatchType {
-    /// RFC 6902.
-    Json,
-    /// RFC 7386.
-    Merge,
-    /// Kubernetes' own.
-    StrategicMerge,
+labelled! {
+    /// The kinds of patch, by their Content-Type.
+    pub enum PatchType {
+        /// RFC 6902.
+        Json = "application/json-patch+json",
+        /// RFC 7386.
+        Merge = "application/merge-patch+json",
+        /// Kubernetes' own.
+        StrategicMerge = "application/strategic-merge-patch+json",
+    }
 }
 
 /// The result of a patch.
@@ -37,20 +38,9 @@ pub struct Patched {
 type Result<T> = std::result::Result<T, Box<Status>>;
 
 impl PatchType {
-    const ALL: [Self; 3] = [Self::Json, Self::Merge, Self::StrategicMerge];
-
-    /// Returns the Content-Type of this kind.
-    pub const fn media_type(self) -> &'static str {
-        match self {
-            Self::Json => "application/json-patch+json",
-            Self::Merge => "application/merge-patch+json",
-            Self::StrategicMerge => "application/strategic-merge-patch+json",
-        }
-    }
-
     /// Returns the kind with this Content-Type, which has no parameters.
     pub fn named(media_type: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|patch| patch.media_type() == media_type)
+        Self::ALL.into_iter().find(|patch| patch.label() == media_type)
     }
 }
 

@@ -109,7 +109,7 @@ pub(in crate::upstream) fn patch(namespace: &str, name: &str, patch: &ClientPatc
         FieldValidation::Warn => None,
     };
     let path = with_query(item(*group, namespace, name), [manager, validation, options.dry_run.then(dry_run)]);
-    with_body(Method::PATCH, path, patch.patch_type.media_type(), patch.body.to_vec())
+    with_body(Method::PATCH, path, patch.patch_type.label(), patch.body.to_vec())
 }
 
 pub(in crate::upstream) fn delete(group: ApiGroup, namespace: &str, name: &str, options: &DeleteOptions) -> Result {

@@ -20,11 +20,11 @@ impl App {
                 }
             }
         };
-        let mut known = config::file_hash(path).ok();
+        let (mut known, mut is_pressing) = (config::file_hash(path).ok(), false);
         // The hash is newer than the active configuration: it would hide a change in between.
         let mut may_be_behind = true;
         loop {
-            if may_be_behind {
+            if is_pressing || may_be_behind {
                 let loaded = self.load();
                 may_be_behind = is_unread(&loaded);
                 let differs = |new: &Config| !self.config.lock().reload_diff(new).is_empty();
@@ -34,7 +34,7 @@ impl App {
                     // Once, and not with each try.
                     Err(_) => !self.metrics.is_config_refused(),
                 };
-                if is_due && self.apply(loaded) {
+                if (is_pressing || is_due) && self.apply(loaded) {
                     return;
                 }
             }
@@ -43,18 +43,11 @@ impl App {
                 () = tokio::time::sleep(RELOAD_POLL) => false,
             };
             let read = config::file_hash(path).ok();
-            let is_changed = read.is_some() && read != known;
+            is_pressing = asked || (read.is_some() && read != known);
             // The next round reports it once, and applies the file when it is back.
             may_be_behind |= read.is_none();
             // A requested reload is refused without the file, which may come back as it was.
             known = if asked { read } else { read.or(known) };
-            if asked || is_changed {
-                let loaded = self.load();
-                may_be_behind = is_unread(&loaded);
-                if self.apply(loaded) {
-                    return;
-                }
-            }
         }
     }
 

@@ -68,12 +68,12 @@ fn rows(comparison: &Comparison, component: &str, end: i64) -> String {
     });
     let rows: Vec<_> = reasons.collect();
     let headings = ["reason", "sent", "client-go", "age", "writes", "eventweir", "age", "writes"];
-    table::render(&headings, 1, &rows)
+    table::render(usize::MAX, &headings, 1, &rows)
 }
 
 fn conclusion(compared: &Compared) -> String {
     let comparison = &compared.comparison;
-    let end = comparison.span().map_or(0, |(_, end)| end);
+    let end = comparison.span.map_or(0, |(_, end)| end);
     let totals = totals(compared).totals;
     let (sent, client_go, ours) = (comparison.sent(), totals[0].fate, totals[1].fate);
     let text = format!(

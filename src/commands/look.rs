@@ -286,7 +286,7 @@ pub(super) fn explained(document: &Value, width: usize) -> String {
         let mut rows = rows.collect::<Vec<Vec<String>>>();
         let headings = table::without_empty(&[&headings[..], &["LAST SHOWN"]].concat(), &optional, &mut rows);
         let texts = headings.iter().position(|heading| *heading == "RECEIVED").unwrap_or(0);
-        text += &table::render(&headings, texts, &rows);
+        text += &table::render(usize::MAX, &headings, texts, &rows);
         text += &budgets(&object, width);
         let rows = list(&object["records"]).into_iter().map(|record| {
             let messages = list(&record["messages"]);
@@ -296,6 +296,7 @@ pub(super) fn explained(document: &Value, width: usize) -> String {
         });
         text += "\n";
         text += &table::render(
+            usize::MAX,
             &["RECORD", "FORM", "COUNT", "WAITING", "STATE", "NEWEST MESSAGE"],
             6,
             &rows.collect::<Vec<_>>(),
@@ -312,7 +313,8 @@ pub(super) fn explained(document: &Value, width: usize) -> String {
             let texts = ["reason", "verdict"].map(|member| cell(&decision[member]));
             [time(&decision["last"])].into_iter().chain(texts).chain([number, why, cell(&decision["text"])]).collect()
         });
-        text += &table::render(&["TIME", "REASON", "VERDICT", "", "WHY", "TEXT"], 6, &rows.collect::<Vec<_>>());
+        text +=
+            &table::render(usize::MAX, &["TIME", "REASON", "VERDICT", "", "WHY", "TEXT"], 6, &rows.collect::<Vec<_>>());
     }
     for stored in list(&document["upstream"]) {
         text += &format!(

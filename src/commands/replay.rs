@@ -35,14 +35,14 @@ pub fn replay(replay: &Replay) -> Result<(), Error> {
     };
     let (name, input) = open(&replay.file)?;
     let recording = Recording::new(input).map_err(|source| reading(&name, source))?;
-    let is_sorted = replay.sort_by_time || recording.format() == Format::Documents;
+    let is_sorted = replay.sort_by_time || recording.format == Format::Documents;
     let how = How { is_sorted, skip_bad: replay.skip_bad, namespace: None };
     let without = read(&mut compared, recording, &name, &how, Progress::new(replay.report.quiet))?;
     if without > 0 && compared.comparison.sent() == 0 {
         let advice = "record events at audit level Request";
         return Err(Error::Input(format!("{name} has no request bodies of events: {advice}")));
     }
-    if let (Until::At(until), Some((_, newest))) = (replay.until, compared.comparison.span())
+    if let (Until::At(until), Some((_, newest))) = (replay.until, compared.comparison.span)
         && until < newest
     {
         let newest = MicroTime::from_unix_nanos(newest);
@@ -79,7 +79,7 @@ pub(super) fn read(
     while let Some(found) = recording.next() {
         match found.map_err(|source| reading(name, source))? {
             Ok(report) if how.namespace.is_some_and(|only| report.event.metadata.namespace != only) => {}
-            Ok(Report { event, at: None, .. }) if how.is_sorted || compared.comparison.span().is_none() => {
+            Ok(Report { event, at: None, .. }) if how.is_sorted || compared.comparison.span.is_none() => {
                 if !how.skip_bad {
                     return Err(Error::Input(without_time(name, &event)));
                 }
@@ -96,7 +96,7 @@ pub(super) fn read(
                 return Err(Error::Input(format!("{name} {bad}\n  --skip-bad skips and counts such documents")));
             }
         }
-        progress.step(recording.bytes());
+        progress.step(recording.bytes);
     }
     spread(&mut compared.comparison, unsorted);
     progress.end();
@@ -104,7 +104,7 @@ pub(super) fn read(
         let number = plural(untimed, "event");
         compared.notes.push(format!("{number} without a time replayed at the time of the event before."));
     }
-    let without = recording.without_body();
+    let without = recording.without_body;
     if without > 0 {
         compared.notes.push(format!(
             "{} of the audit log skipped: they have no body, or patch a record that is older than the log.",

@@ -51,7 +51,7 @@ pub(super) fn draw(compared: &Compared, path: Option<&Path>) -> Result<(), Error
 
 fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
     let columns: Vec<Vec<Fate>> = compared.comparison.columns.iter().map(|column| column.fates()).collect();
-    let facts = compared.comparison.facts().iter().enumerate().filter(|(_, (_, sent))| sent.number > 0);
+    let facts = compared.comparison.facts.iter().enumerate().filter(|(_, (_, sent))| sent.number > 0);
     let of = |number: usize| columns.iter().map(|fates| fates.get(number).copied().unwrap_or_default()).collect();
     facts.map(|(number, (fact, sent))| (&**fact, *sent, of(number))).collect()
 }
@@ -112,7 +112,7 @@ pub(super) fn sums<K: Ord>(
 ) -> BTreeMap<K, Sums> {
     let fates: Vec<Vec<Fate>> = simulations.iter().map(Simulation::fates).collect();
     let mut sums = BTreeMap::new();
-    for (number, (fact, sent)) in comparison.facts().iter().enumerate().filter(|(_, (_, sent))| sent.number > 0) {
+    for (number, (fact, sent)) in comparison.facts.iter().enumerate().filter(|(_, (_, sent))| sent.number > 0) {
         let Some(key) = key(fact) else { continue };
         let sum = sums.entry(key).or_insert_with(|| Sums::none(simulations));
         sum.sent += sent.number;
@@ -135,10 +135,10 @@ pub(super) fn summary(compared: &Compared) -> String {
     let comparison = &compared.comparison;
     let sent = comparison.sent();
     let mut objects: Vec<_> =
-        comparison.facts().iter().map(|(fact, _)| (&fact.namespace, &fact.kind, &fact.name)).collect();
+        comparison.facts.iter().map(|(fact, _)| (&fact.namespace, &fact.kind, &fact.name)).collect();
     objects.sort_unstable();
     objects.dedup();
-    let Some((from, to)) = comparison.span() else { return "No events.\n".to_owned() };
+    let Some((from, to)) = comparison.span else { return "No events.\n".to_owned() };
     let after = match (compared.until - to) / SECOND {
         0 => String::new(),
         seconds => format!(", then run on for {}", length(seconds)),
@@ -176,7 +176,7 @@ pub(super) fn summary(compared: &Compared) -> String {
     });
     row("longest wait", "0s".to_owned(), &Total::wait_text);
     row("newest behind by", "0s".to_owned(), &|total| length(total.behind / SECOND));
-    text.push_str(&table::render(&headings, 1, &rows));
+    text.push_str(&table::render(usize::MAX, &headings, 1, &rows));
     text
 }
 
@@ -215,7 +215,7 @@ fn never_shown(compared: &Compared, top: usize) -> String {
     format!(
         "\nFacts that client-go never shows{}\n{}",
         of_how_many(rows.len(), fates.len()),
-        table::render_within(table::WIDTH, &headings, 3, &rows)
+        table::render(table::WIDTH, &headings, 3, &rows)
     )
 }
 
@@ -273,7 +273,7 @@ fn rows(compared: &Compared, flags: &Report) -> String {
         .collect();
     let which = if compared.names.len() > 2 { "Writes, where they differ" } else { "Writes" };
     let width = if is_wide { usize::MAX } else { table::WIDTH };
-    format!("\n{which}{}\n{}", of_how_many(cells.len(), rows.len()), table::render_within(width, &headings, 1, &cells))
+    format!("\n{which}{}\n{}", of_how_many(cells.len(), rows.len()), table::render(width, &headings, 1, &cells))
 }
 
 fn notes(compared: &Compared) -> String {
@@ -284,7 +284,7 @@ fn notes(compared: &Compared) -> String {
     if compared.bad > 0 {
         notes.push(format!("{} left out: no event, or without a time.", plural(compared.bad, "document")));
     }
-    let (late, sent) = (compared.comparison.out_of_order(), compared.comparison.sent());
+    let (late, sent) = (compared.comparison.out_of_order, compared.comparison.sent());
     if late > 0 {
         notes.push(format!(
             "{late} of {sent} events are older than one before them, and were replayed at that one's time; --sort-by-time sorts them."
@@ -301,7 +301,7 @@ pub(super) fn seconds(nanos: i64) -> f64 {
 /// Returns the document that docs/replay.md describes.
 fn json_document(compared: &Compared) -> Value {
     let comparison = &compared.comparison;
-    let (from, to) = comparison.span().unwrap_or_default();
+    let (from, to) = comparison.span.unwrap_or_default();
     let Sums { facts, totals, .. } = totals(compared);
     let minutes = |minutes: &BTreeMap<i64, u64>| {
         minutes.iter().map(|(minute, number)| json!([minute, number])).collect::<Vec<_>>()
@@ -319,7 +319,7 @@ fn json_document(compared: &Compared) -> Value {
         value["unseenFacts"] = json!(total.unseen);
         value["longestWaitSeconds"] = json!(total.wait.map(seconds));
         value["newestBehindSeconds"] = json!(seconds(total.behind));
-        value["writesPerMinute"] = json!(minutes(column.writes_per_minute()));
+        value["writesPerMinute"] = json!(minutes(&column.writes_per_minute));
         value
     });
     let rows = fates(compared).into_iter().map(|(fact, sent, fates)| {
@@ -338,9 +338,9 @@ fn json_document(compared: &Compared) -> Value {
     json!({
         "apiVersion": "eventweir/v1", "kind": "Replay",
         "input": {
-            "events": comparison.sent(), "bad": compared.bad, "outOfOrder": comparison.out_of_order(), "facts": facts,
+            "events": comparison.sent(), "bad": compared.bad, "outOfOrder": comparison.out_of_order, "facts": facts,
             "from": stamp(from), "to": stamp(to), "until": stamp(compared.until),
-            "sentPerMinute": minutes(comparison.sent_per_minute()),
+            "sentPerMinute": minutes(&comparison.sent_per_minute),
         },
         "columns": columns.collect::<Vec<_>>(),
         "facts": rows.collect::<Vec<_>>(),
@@ -354,9 +354,9 @@ fn svg(compared: &Compared) -> String {
         .c0{stroke:#777;stroke-dasharray:2 3}.c1{stroke:#b35900;stroke-dasharray:7 4}.c2{stroke:#0a6fb0}.c3{stroke:#7a2f9a}\
         @media(prefers-color-scheme:dark){text{fill:#ddd}.c0{stroke:#aaa}.c1{stroke:#f0a050}.c2{stroke:#5ab4f0}.c3{stroke:#c58ae0}}";
     let comparison = &compared.comparison;
-    let mut lines = vec![("no correlator", comparison.sent(), comparison.sent_per_minute())];
+    let mut lines = vec![("no correlator", comparison.sent(), &comparison.sent_per_minute)];
     for ((name, column), total) in compared.names.iter().zip(&comparison.columns).zip(&totals(compared).totals) {
-        lines.push((name, total.fate.writes, column.writes_per_minute()));
+        lines.push((name, total.fate.writes, &column.writes_per_minute));
     }
     let last = lines.iter().filter_map(|(_, _, minutes)| minutes.keys().next_back()).max().copied().unwrap_or(0).max(1);
     let most = lines.iter().flat_map(|(_, _, minutes)| minutes.values()).max().copied().unwrap_or(1).max(9);

@@ -51,7 +51,7 @@ fn gain(rule: Trial, before: &Total, after: &Total) -> Option<i64> {
 /// Returns the components of which a rule matches some events. A rule before it would replace all its settings, so a
 /// trial, which changes them, says nothing about the effect.
 fn with_rules(compared: &Compared, simulation: &Simulation) -> BTreeSet<SmolStr> {
-    let facts = compared.comparison.facts().iter().map(|(fact, _)| fact);
+    let facts = compared.comparison.facts.iter().map(|(fact, _)| fact);
     facts.filter(|fact| simulation.has_rule_for(fact)).map(|fact| fact.component.clone()).collect()
 }
 

@@ -224,7 +224,7 @@ impl View {
             true => &["OBJECT", "REASON", "RECV/s", &received, &writes, LOST],
             false => &["NAME", "RECV/s", &received, &writes],
         };
-        table::render_within(columns, headings, if self.is_of_objects() { 2 } else { 1 }, &rows.collect::<Vec<_>>())
+        table::render(columns, headings, if self.is_of_objects() { 2 } else { 1 }, &rows.collect::<Vec<_>>())
     }
 
     /// Renders one screen of this size: the page of rows with the selected one, and the help.

@@ -65,14 +65,18 @@ pub struct Bad {
 
 /// The events of an input, as an iterator.
 pub struct Recording<'r> {
-    format: Format,
+    /// The detected format.
+    pub format: Format,
     documents: Box<dyn Iterator<Item = io::Result<Document>> + 'r>,
     seen: Seen,
     // LIMIT: `HELD`. By end of the request, and line.
     held: BTreeMap<(MicroTime, u64), Logged>,
     held_bytes: usize,
-    bytes: u64,
-    without_body: u64,
+    /// Bytes of the documents read so far.
+    pub bytes: u64,
+    /// Number of an audit log's requests without information about their event: they have no body, or patch an event
+    /// that is not in the log.
+    pub without_body: u64,
 }
 
 /// A request of an audit log that wrote an event.
@@ -164,22 +168,6 @@ impl<'r> Recording<'r> {
         };
         let (seen, held) = (Seen::default(), BTreeMap::new());
         Ok(Self { format, documents, seen, held, held_bytes: 0, bytes: 0, without_body: 0 })
-    }
-
-    /// Returns the detected format.
-    pub const fn format(&self) -> Format {
-        self.format
-    }
-
-    /// Returns the bytes of the documents read so far.
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Returns the number of an audit log's requests without information about their event: they have no body, or patch
-    /// an event that is not in the log.
-    pub const fn without_body(&self) -> u64 {
-        self.without_body
     }
 
     fn read_next(&mut self) -> io::Result<Option<Result<Report, Bad>>> {

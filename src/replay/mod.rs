@@ -152,7 +152,7 @@ pub struct Simulation {
     fates: Vec<Fate>,
     /// Writes by minute since the start.
     // LIMIT: minutes with a write.
-    writes: BTreeMap<i64, u64>,
+    pub writes_per_minute: BTreeMap<i64, u64>,
 }
 
 /// Simulated proxies that get the same events.
@@ -160,17 +160,19 @@ pub struct Simulation {
 pub struct Comparison {
     // LIMIT: `FACTS`.
     numbers: HashMap<Arc<Fact>, u32, foldhash::fast::FixedState>,
-    facts: Vec<(Arc<Fact>, Sent)>,
+    /// The facts, by number.
+    pub facts: Vec<(Arc<Fact>, Sent)>,
     /// The proxies.
     pub columns: Vec<Simulation>,
     /// Proxies that try a [`Trial`] and are no columns; none beyond `TRIAL_FACTS`.
     pub trials: Vec<Simulation>,
     /// Occurrences by minute since the first.
     // LIMIT: minutes with an occurrence.
-    sent: BTreeMap<i64, u64>,
+    pub sent_per_minute: BTreeMap<i64, u64>,
     /// Unix nanoseconds of the first and of the newest occurrence.
-    span: Option<(i64, i64)>,
-    out_of_order: u64,
+    pub span: Option<(i64, i64)>,
+    /// Number of events with an older time than one before them.
+    pub out_of_order: u64,
 }
 
 /// How long a run continues after the last event.
@@ -246,7 +248,7 @@ impl Comparison {
         self.out_of_order += u64::from(at.is_some_and(|at| at < now));
         let at = at.unwrap_or(now).max(now).min(LATEST);
         let (first, _) = *self.span.insert((self.span.map_or(at, |(first, _)| first), at));
-        *self.sent.entry((at - first) / MINUTE).or_insert(0) += u64::from(number);
+        *self.sent_per_minute.entry((at - first) / MINUTE).or_insert(0) += u64::from(number);
         event.default_namespace();
         let fact = self.number(Fact::of(&event));
         if let Some((_, sent)) = self.facts.get_mut(fact as usize) {
@@ -291,34 +293,14 @@ impl Comparison {
         limit
     }
 
-    /// Returns the facts, by number.
-    pub fn facts(&self) -> &[(Arc<Fact>, Sent)] {
-        &self.facts
-    }
-
     /// Returns the number of all occurrences.
     pub fn sent(&self) -> u64 {
         self.facts.iter().map(|(_, sent)| sent.number).sum()
     }
 
-    /// Returns the occurrences by minute since the first.
-    pub const fn sent_per_minute(&self) -> &BTreeMap<i64, u64> {
-        &self.sent
-    }
-
-    /// Returns the unix nanoseconds of the first and of the newest occurrence.
-    pub const fn span(&self) -> Option<(i64, i64)> {
-        self.span
-    }
-
     /// Whether there were more facts than are counted separately.
     pub const fn is_cut(&self) -> bool {
         self.facts.len() >= FACTS
-    }
-
-    /// Returns the number of events with an older time than one before them.
-    pub const fn out_of_order(&self) -> u64 {
-        self.out_of_order
     }
 
     /// Whether every column accounts for every occurrence of every fact.
@@ -370,7 +352,7 @@ impl Simulation {
             waiting: 0,
             revived: 0,
             fates: Vec::new(),
-            writes: BTreeMap::new(),
+            writes_per_minute: BTreeMap::new(),
         }
     }
 
@@ -456,7 +438,7 @@ impl Simulation {
             let owed = self.owed.get_mut(&write.record).map(|owed| std::mem::take(&mut owed.waiting));
             let mut parts = owed.unwrap_or_default();
             if is_stored {
-                *self.writes.entry((self.now - self.start.unwrap_or(0)) / MINUTE).or_insert(0) += 1;
+                *self.writes_per_minute.entry((self.now - self.start.unwrap_or(0)) / MINUTE).or_insert(0) += 1;
                 if let Some(part) = parts.first() {
                     self.fate(part.fact).writes += 1;
                 }
@@ -529,11 +511,6 @@ impl Simulation {
     /// Returns the keys with which a trial changes this configuration.
     pub fn keys_of(&self, trial: Trial) -> String {
         trial.keys(&self.policy)
-    }
-
-    /// Returns the writes by minute since the first occurrence.
-    pub const fn writes_per_minute(&self) -> &BTreeMap<i64, u64> {
-        &self.writes
     }
 }
 

@@ -124,7 +124,7 @@ impl Config {
     /// The JSON schema of the file, for editors and the Helm chart. It refuses unknown keys, wrong types, and numbers
     /// out of range. Only the program checks ranges of durations, sizes and rates, and conflicts between values.
     pub fn json_schema() -> Json {
-        let mut schema = Self::default().read_nothing(&Collector::of_schema()).schema();
+        let mut schema = Self::default().read_nothing(&Collector::of_schema()).schema(&json!("object"));
         if let Some(root) = schema.as_object_mut() {
             root.insert("$schema".to_owned(), "http://json-schema.org/draft-07/schema#".into());
             root.insert("title".to_owned(), "eventweir's configuration".into());

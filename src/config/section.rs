@@ -48,16 +48,7 @@ pub(super) struct Section<'a> {
 }
 
 impl Shown {
-    pub(super) fn schema(self) -> Json {
-        self.schema_of(&json!("object"))
-    }
-
-    /// Returns the schema of a section that may have no value, as a key whose members are all comments.
-    fn schema_or_null(self) -> Json {
-        self.schema_of(&json!(["object", "null"]))
-    }
-
-    fn schema_of(self, types: &Json) -> Json {
+    pub(super) fn schema(self, types: &Json) -> Json {
         json!({ "type": types, "additionalProperties": false, "properties": self.properties })
     }
 }
@@ -189,7 +180,8 @@ impl<'a> Section<'a> {
         let node = self.take(key).unwrap_or(&nothing);
         let (value, mut shown) = self.collector.read(node, self.path_of(key), read);
         self.show(key, Json::Object(std::mem::take(&mut shown.values)));
-        self.shown.properties.insert(key.to_owned(), shown.schema_or_null());
+        // Null is a key whose members are all comments.
+        self.shown.properties.insert(key.to_owned(), shown.schema(&json!(["object", "null"])));
         value
     }
 
@@ -205,7 +197,8 @@ impl<'a> Section<'a> {
         let (path, nothing) = (self.path_of(key), Node::default());
         if self.collector.builds_schema {
             let (_, sample) = self.collector.read(&nothing, path.clone(), |section| read(section, &mut new.clone()));
-            let schema = json!({ "type": ["array", "null"], "maxItems": most, "items": sample.schema() });
+            let schema =
+                json!({ "type": ["array", "null"], "maxItems": most, "items": sample.schema(&json!("object")) });
             self.shown.properties.insert(key.to_owned(), schema);
         }
         let nodes = match self.take(key) {

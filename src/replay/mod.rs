@@ -397,29 +397,22 @@ impl Simulation {
 
     /// Advances the time to `until` (unix nanoseconds).
     fn advance(&mut self, until: i64) {
-        while let Some(at) = self.next_wakeup()
-            && at <= until
-        {
-            self.now = self.now.max(at);
-            self.deliver();
-        }
+        while self.wake(until) {}
         self.now = self.now.max(until);
     }
 
     /// Advances the time until nothing waits that can be written.
     fn settle_all(&mut self, limit: i64) {
-        while self.waiting > 0
-            && let Some(at) = self.next_wakeup()
-            && at <= limit
-        {
-            self.now = self.now.max(at);
-            self.deliver();
-        }
+        while self.waiting > 0 && self.wake(limit) {}
     }
 
-    fn next_wakeup(&self) -> Option<i64> {
-        let at = self.shard.next_wakeup(self.now().mono)?;
-        Some(at.0.saturating_add(self.start.unwrap_or(0)))
+    /// Advances the time to that of the next timer, if it is not after `limit`.
+    fn wake(&mut self, limit: i64) -> bool {
+        let next = self.shard.next_wakeup(self.now().mono).map(|at| at.0.saturating_add(self.start.unwrap_or(0)));
+        let Some(at) = next.filter(|at| *at <= limit) else { return false };
+        self.now = self.now.max(at);
+        self.deliver();
+        true
     }
 
     fn now(&self) -> Now {

@@ -12,38 +12,24 @@ use crate::event::json::lossy;
 /// Why a body cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
-    /// The four bytes before every object are missing.
     #[error("it does not begin with the bytes 6b 38 73 00")]
     NoPrefix,
-    /// The body ends after the four bytes.
     #[error("nothing follows the bytes 6b 38 73 00")]
     OnlyPrefix,
-    /// A value is longer than its message.
     #[error("a value is cut off")]
     Eof,
-    /// A number of more than ten bytes.
     #[error("a number has more than 64 bits")]
     Overflow,
-    /// A length of 2^63 or more.
     #[error("a length has more than 63 bits")]
     Length,
-    /// The end of a group without its begin.
     #[error("a group ends that did not begin")]
     EndOfGroup,
-    /// A field number below 1.
     #[error("{0} is not a field number")]
     Number(i32),
-    /// A list with more than [`ELEMENTS_MAX`] elements.
     #[error("field {0} has more than {ELEMENTS_MAX} elements")]
     Elements(i32),
-    /// An unknown wire type, or a known field with the wrong one.
     #[error("field {number} has wire type {wire_type}")]
-    WireType {
-        /// The field number.
-        number: i32,
-        /// The wire type.
-        wire_type: u8,
-    },
+    WireType { number: i32, wire_type: u8 },
 }
 
 // Wire types.

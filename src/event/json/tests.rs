@@ -20,20 +20,6 @@ fn written(event: &Event) -> String {
 }
 
 #[test]
-fn empty_events_still_have_the_members_that_go_always_writes() {
-    assert_eq!(
-        written(&Event::default()),
-        r#"{"kind":"Event","apiVersion":"v1","metadata":{},"involvedObject":{},"source":{},"firstTimestamp":null,"lastTimestamp":null,"eventTime":null,"reportingComponent":"","reportingInstance":""}"#
-    );
-    let mut out = Vec::new();
-    write_item(ApiGroup::Events, &Event::default(), &mut out);
-    assert_eq!(
-        String::from_utf8(out).unwrap(),
-        r#"{"metadata":{},"eventTime":null,"regarding":{},"deprecatedSource":{},"deprecatedFirstTimestamp":null,"deprecatedLastTimestamp":null}"#
-    );
-}
-
-#[test]
 fn text_is_escaped_as_go_escapes_it() {
     let event = Event { message: "<&>\u{2028}\u{2029}\u{2030}\"\\\u{1}\n\u{7f}é".into(), ..Event::default() };
     let shown = written(&event);

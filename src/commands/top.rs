@@ -35,6 +35,16 @@ const LOST: &str = "LOST IN ALL";
 const COLUMNS: [(Order, &str); 4] =
     [(Order::Received, "RECV"), (Order::PerSecond, "RECV/s"), (Order::Writes, "WRITES"), (Order::Lost, LOST)];
 
+/// A table: its key, its rows' member of the answer, and the query of a row by the row's members.
+type Table = (char, By, &'static str, &'static [(&'static str, &'static str)]);
+
+const TABLES: [Table; 4] = [
+    ('o', By::Object, "objects", &[("namespace", "namespace"), ("object", "object"), ("reason", "reason")]),
+    ('r', By::Reason, "reasons", &[("reason", "name")]),
+    ('c', By::Component, "components", &[("source", "name")]),
+    ('n', By::Namespace, "namespaces", &[("namespace", "name")]),
+];
+
 /// The table that is shown, and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct View {
@@ -83,41 +93,27 @@ impl View {
         if let Some(typed) = self.typed.take() {
             return self.type_on(typed, key);
         }
-        let Key::Letter(letter) = key else {
-            match key {
-                Key::Up => self.marked = self.marked.saturating_sub(1),
-                Key::Down => self.marked = (self.marked + 1).min(rows.saturating_sub(1)),
-                Key::Enter => return Action::Explain,
-                Key::Escape => return self.look_for(String::new()),
-                Key::Erase | Key::Resized | Key::Letter(_) => {}
+        match key {
+            Key::Up | Key::Letter('k') => self.marked = self.marked.saturating_sub(1),
+            Key::Down | Key::Letter('j') => self.marked = (self.marked + 1).min(rows.saturating_sub(1)),
+            Key::Enter => return Action::Explain,
+            Key::Escape => return self.look_for(String::new()),
+            Key::Letter('q') => return Action::End,
+            Key::Letter('t') => return Action::Tap,
+            Key::Letter('\t') => return self.show(TABLES[(self.place() + 1) % TABLES.len()].1),
+            Key::Letter('1') => return self.look_at(Window::Minute),
+            Key::Letter('2') => return self.look_at(Window::TenMinutes),
+            Key::Letter('3') => return self.look_at(Window::Hour),
+            Key::Letter('/') => self.typed = Some(String::new()),
+            Key::Letter('s') => return self.sort_by(self.sort + 1),
+            Key::Letter('S') => self.is_reversed = !self.is_reversed,
+            Key::Letter('p' | ' ') => self.is_paused = !self.is_paused,
+            Key::Letter(letter) => {
+                if let Some((_, by, ..)) = TABLES.into_iter().find(|(key, ..)| *key == letter) {
+                    return self.show(by);
+                }
             }
-            return Action::Draw;
-        };
-        match letter {
-            'q' => return Action::End,
-            't' => return Action::Tap,
-            'j' => return self.press(Key::Down, rows),
-            'k' => return self.press(Key::Up, rows),
-            'o' => return self.show(By::Object),
-            'r' => return self.show(By::Reason),
-            'c' => return self.show(By::Component),
-            'n' => return self.show(By::Namespace),
-            '\t' => {
-                return self.show(match self.by {
-                    By::Object | By::Type => By::Reason,
-                    By::Reason => By::Component,
-                    By::Component => By::Namespace,
-                    By::Namespace => By::Object,
-                });
-            }
-            '1' => return self.look_at(Window::Minute),
-            '2' => return self.look_at(Window::TenMinutes),
-            '3' => return self.look_at(Window::Hour),
-            '/' => self.typed = Some(String::new()),
-            's' => return self.sort_by(self.sort + 1),
-            'S' => self.is_reversed = !self.is_reversed,
-            'p' | ' ' => self.is_paused = !self.is_paused,
-            _ => {}
+            Key::Erase | Key::Resized => {}
         }
         Action::Draw
     }
@@ -177,18 +173,17 @@ impl View {
         if is_of_window { format!("{name} {}", self.window.label()) } else { name.to_owned() }
     }
 
+    /// Returns the index of the table in `TABLES`.
+    fn place(&self) -> usize {
+        TABLES.iter().position(|(_, by, ..)| *by == self.by).unwrap_or(0)
+    }
+
     fn is_of_objects(&self) -> bool {
-        matches!(self.by, By::Object | By::Type)
+        self.place() == 0
     }
 
     fn rows(&self, document: &Value, most: usize) -> Vec<Value> {
-        let member = match self.by {
-            By::Object | By::Type => "objects",
-            By::Reason => "reasons",
-            By::Component => "components",
-            By::Namespace => "namespaces",
-        };
-        let mut rows = document[member].as_array().cloned().unwrap_or_default();
+        let mut rows = document[TABLES[self.place()].2].as_array().cloned().unwrap_or_default();
         let number = |row: &Value, member: &str| row[member].as_f64().unwrap_or_default();
         let name =
             |row: &Value| ["namespace", "object", "name", "reason"].map(|part| row[part].as_str().map(str::to_owned));
@@ -252,19 +247,7 @@ impl View {
     /// Returns the query of a row for `explain` or the tap; `None` for a row that sums up several.
     fn question<'a>(&self, row: &'a Value) -> Option<Vec<(&'static str, &'a str)>> {
         let text = |member: &str| row[member].as_str().filter(|text| !text.starts_with('('));
-        let parameter = match self.by {
-            By::Object | By::Type => {
-                return Some(vec![
-                    ("namespace", text("namespace")?),
-                    ("object", text("object")?),
-                    ("reason", text("reason")?),
-                ]);
-            }
-            By::Reason => "reason",
-            By::Component => "source",
-            By::Namespace => "namespace",
-        };
-        Some(vec![(parameter, text("name")?)])
+        TABLES[self.place()].3.iter().map(|(parameter, member)| Some((*parameter, text(member)?))).collect()
     }
 }
 

@@ -20,7 +20,7 @@ const MEMBERS_MAX: usize = 1000;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawConfig {
     /// Name of the file in errors.
-    file: String,
+    pub(super) file: String,
     root: Node,
     /// Errors of keys that are given twice, reported with all other errors.
     twice: Errors,
@@ -92,10 +92,6 @@ impl RawConfig {
                 Err(tree.errors)
             }
         }
-    }
-
-    pub(super) fn file(&self) -> &str {
-        &self.file
     }
 
     /// Returns the tree with the flags applied, and the errors of duplicate keys. A flag's section that is no map in

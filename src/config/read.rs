@@ -158,7 +158,7 @@ impl RawConfig {
     /// The limits of an EventRateLimit plugin's file. The plugin too refuses one without limits; an editor may be about to
     /// write it.
     pub(super) fn limits(self) -> Result<Vec<access::Limit>, Errors> {
-        let empty = fault(Path::new(self.file()), "has no limits; allowed: 1 to 16");
+        let empty = fault(Path::new(&self.file), "has no limits; allowed: 1 to 16");
         let limits = self.read_through(&Overrides::default(), Files::Ignored, |section| {
             let mut limits = Vec::new();
             auth::plugin(section, &mut limits);
@@ -174,7 +174,7 @@ impl RawConfig {
         files: Files,
         read: impl FnOnce(&mut Section<'_>) -> T,
     ) -> Result<T, Errors> {
-        let file = if self.file().is_empty() { "defaults" } else { self.file() }.to_owned();
+        let file = if self.file.is_empty() { "defaults" } else { &self.file }.to_owned();
         let (root, twice) = self.overlaid(overrides);
         let collector = Collector::new(&file, twice, files);
         let (value, _) = collector.read(&root, String::new(), read);

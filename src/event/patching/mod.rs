@@ -10,7 +10,9 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-use super::json::{self, Decoded, FieldValidation};
+/// The result of a patch, which is a decoded document.
+pub use super::json::Decoded as Patched;
+use super::json::{self, FieldValidation};
 use super::{ApiGroup, Event, validate};
 use crate::status::{Status, StatusCause, StatusDetails};
 
@@ -24,15 +26,6 @@ labelled! {
         /// Kubernetes' own.
         StrategicMerge = "application/strategic-merge-patch+json",
     }
-}
-
-/// The result of a patch.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Patched {
-    /// The patched event.
-    pub event: Event,
-    /// Warnings for the client: unknown and duplicate members.
-    pub warnings: Vec<String>,
 }
 
 type Result<T> = std::result::Result<T, Box<Status>>;
@@ -71,7 +64,7 @@ pub fn apply(
     }
     let text = document.to_string();
     let decoded = json::decode(group, text.as_bytes(), FieldValidation::Warn);
-    let Decoded { mut event, warnings: mut unknown } = decoded.map_err(|error| no_event(&error.message))?;
+    let Patched { mut event, warnings: mut unknown } = decoded.map_err(|error| no_event(&error.message))?;
     unknown.sort_unstable();
     faults.extend(unknown);
     if validation == FieldValidation::Strict && !faults.is_empty() {

@@ -4,7 +4,6 @@
 //! Follows Go's decoder: `null` is no value, and the last duplicate of a member wins (objects, lists and maps are
 //! merged into the existing value). Unknown members are ignored. Faults that strict decoding refuses are collected in
 //! [`Pass`].
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};

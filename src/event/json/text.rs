@@ -1,5 +1,4 @@
 //! Repairs the text of a body as Go's decoder does, so that `serde_json` accepts what the API server accepts.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
 

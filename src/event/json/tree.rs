@@ -1,5 +1,4 @@
 //! Parses a document into a tree, for patches: their members need not be those of an Event.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
 use std::fmt;

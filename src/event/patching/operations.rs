@@ -1,5 +1,4 @@
 //! The operations of a JSON patch (RFC 6902), applied by `json_patch` within limits.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use json_patch::{PatchOperation, patch_unsafe};
 use serde_json::Value;

@@ -1,7 +1,6 @@
 //! Strategic merge patch of an Event: objects merge, and lists are replaced, except `finalizers`, which is a set, and
 //! `ownerReferences`, whose elements are matched by `uid`. After `k8s.io/apimachinery/pkg/util/strategicpatch/patch.go`
 //! (`mergeMap`).
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::{HashMap, HashSet};
 

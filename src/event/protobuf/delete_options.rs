@@ -1,5 +1,4 @@
 //! `metav1.DeleteOptions`, the body of a DELETE, in protobuf.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use smol_str::SmolStr;
 

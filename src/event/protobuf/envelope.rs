@@ -1,5 +1,4 @@
 //! The envelope of an object: four bytes, then `runtime.Unknown` with apiVersion, kind and the object's bytes.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use super::reader::{Fault, fields};
 use super::write::PREFIX;

@@ -2,7 +2,6 @@
 //!
 //! A message field that occurs twice is merged, as in Go's generated code: the fields of the second message win. See
 //! `k8s.io/api/{core,events}/v1/generated.proto`.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,4 @@
 //! Converts `managedFields` between protobuf and the JSON in an event.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

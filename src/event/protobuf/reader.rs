@@ -1,6 +1,5 @@
 //! Reader of protobuf fields, like the generated Go code of `k8s.io/api`. It does not recurse: the schema, not the
 //! client, determines the depth.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::borrow::Cow;
 

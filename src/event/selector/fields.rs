@@ -1,6 +1,5 @@
 //! Field selectors of events. After `k8s.io/apimachinery/pkg/fields/selector.go` and
 //! `k8s.io/kubernetes/pkg/registry/core/event/strategy.go` (`ToSelectableFields`).
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use smol_str::{SmolStr, format_smolstr};
 

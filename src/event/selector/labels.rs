@@ -1,5 +1,4 @@
 //! Label selectors. After `k8s.io/apimachinery/pkg/labels/selector.go`.
-#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 use std::collections::BTreeSet;
 use std::fmt;

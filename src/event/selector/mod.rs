@@ -1,4 +1,5 @@
 //! Field and label selectors of events.
+#![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod fields;
 mod labels;

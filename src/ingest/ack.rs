@@ -27,7 +27,7 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection>
         }
         None => face.0.settings.ack,
     };
-    match (ack, &face.0.spool) {
+    match (ack, &face.0.shared.spool) {
         (Ack::Durable, None) => {
             let status = Status::bad_request("Eventweir-Ack: durable needs a spool (spool.dir), and there is none");
             Err(Rejection::invalid(status))
@@ -45,14 +45,14 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection>
 /// state.
 pub(super) async fn followed(face: &Face) {
     // A degraded spool keeps its last state for an unknown time.
-    let Some(spool) = face.0.spool.as_ref().filter(|spool| !spool.is_degraded()) else { return };
+    let Some(spool) = face.0.shared.spool.as_ref().filter(|spool| !spool.is_degraded()) else { return };
     // LIMIT: the request timeout; the upstream has deleted or replaced the record in any case.
     let _in_time = tokio::time::timeout(face.0.settings.request_timeout, spool.durable()).await;
 }
 
 /// Waits until an accepted event is as durable as its client has asked for; otherwise returns a warning.
 pub(super) async fn kept(face: &Face, ack: Ack) -> Option<String> {
-    let (Ack::Durable, Some(spool)) = (ack, &face.0.spool) else { return None };
+    let (Ack::Durable, Some(spool)) = (ack, &face.0.shared.spool) else { return None };
     // LIMIT: the request timeout.
     let durable = tokio::time::timeout(face.0.settings.request_timeout, spool.durable()).await;
     (durable != Ok(true)).then(|| UNKEPT.to_owned())

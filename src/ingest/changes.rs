@@ -32,7 +32,7 @@ impl Face {
             let _until_the_end = (turn, place, body);
             task.await
         };
-        let ended = self.0.tasks.spawn(task).await;
+        let ended = self.0.shared.tasks.spawn(task).await;
         ended.unwrap_or_else(|error| Err(Status::new(500, "InternalError", error.to_string())))
     }
 }

@@ -53,7 +53,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
         head.extensions.insert(admit::Began(face.0.shards.clock().now().mono));
     }
     let change = Change::of(&head);
-    let entered = if face.0.access.authenticates() {
+    let entered = if face.0.shared.access.authenticates() {
         enter(&face, &mut head).await
     } else {
         may_be_answered(&face, "").map(|()| None)
@@ -95,7 +95,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
 type Refused = (Status, Option<Unable>);
 
 async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
-    let access = &face.0.access;
+    let access = &face.0.shared.access;
     if let Some(caller) = admission_caller(face, head).await? {
         head.extensions.insert(caller);
         return Ok(None);
@@ -135,7 +135,7 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
 async fn identified(face: &Face, head: &mut Parts, purpose: Purpose) -> Result<Caller, Refused> {
     let identified = match head.extensions.remove::<Result<Caller, Status>>() {
         Some(identified) => identified,
-        None => face.0.access.identify(head.extensions.get::<Peer>(), &head.headers, purpose).await,
+        None => face.0.shared.access.identify(head.extensions.get::<Peer>(), &head.headers, purpose).await,
     };
     identified.map_err(unasked)
 }
@@ -287,8 +287,8 @@ impl Face {
     /// Waits for a place among the running requests.
     pub(super) async fn turn(&self, caller: &Caller) -> Result<Turn, Status> {
         // LIMIT: the request timeout; a request that waits longer is refused with 429.
-        let waiting = timeout(self.0.settings.request_timeout, self.0.access.turn(caller)).await;
-        let late = |_elapsed| Err(self.0.access.without_turn("Too many requests: no place was free in time"));
+        let waiting = timeout(self.0.settings.request_timeout, self.0.shared.access.turn(caller)).await;
+        let late = |_elapsed| Err(self.0.shared.access.without_turn("Too many requests: no place was free in time"));
         waiting.unwrap_or_else(late)
     }
 
@@ -307,7 +307,7 @@ impl Face {
         namespace: &str,
     ) -> Result<(), Status> {
         let Some(caller) = caller else { return Ok(()) };
-        self.0.access.authorize(caller, &Attributes::to_create(group.name(), namespace)).await
+        self.0.shared.access.authorize(caller, &Attributes::to_create(group.name(), namespace)).await
     }
 
     /// Checks the same for an event that does not exist yet, like the apiserver before a PUT or an apply creates.
@@ -374,7 +374,7 @@ impl Face {
 
     /// Whether the sources of this caller are checked.
     pub(super) fn binds(&self, caller: Option<&Caller>) -> bool {
-        caller.is_some_and(|caller| self.0.access.binds(caller))
+        caller.is_some_and(|caller| self.0.shared.access.binds(caller))
     }
 
     /// Checks that the caller may report the event's source.
@@ -386,7 +386,7 @@ impl Face {
         extent: Extent,
     ) -> Result<(), Rejection> {
         let Some(caller) = caller else { return Ok(()) };
-        self.0.access.check_source(caller, group, event, extent).map_err(rejection)
+        self.0.shared.access.check_source(caller, group, event, extent).map_err(rejection)
     }
 
     /// Checks that a posted event does not take the name of another one whose source its caller may not report: the
@@ -441,12 +441,12 @@ impl Face {
         event: Option<&Event>,
     ) -> Result<(), Rejection> {
         let user = caller.map_or("", |caller| &caller.name);
-        self.0.access.limit(Write { user, namespace, event }).map_err(rejection)
+        self.0.shared.access.limit(Write { user, namespace, event }).map_err(rejection)
     }
 
     /// Sets the configured annotation to the caller's name.
     pub(super) fn annotate(&self, caller: Option<&Caller>, event: &mut Event) {
-        if let (Some(caller), Some(key)) = (caller, self.0.access.annotation()) {
+        if let (Some(caller), Some(key)) = (caller, self.0.shared.access.annotation()) {
             let rare: &mut RareMeta = event.metadata.rare.get_or_insert_default();
             rare.annotations.insert(key, caller.name.clone());
         }

@@ -162,7 +162,7 @@ impl Face {
     /// second configuration.
     pub fn shadow(&self, namespace: Option<&str>) -> Option<Value> {
         let is_seen = |seen: &str| namespace.is_none_or(|namespace| namespace.is_empty() || namespace == seen);
-        let difference = self.0.shadow.difference(&is_seen)?;
+        let difference = self.0.shared.shadow.difference(&is_seen)?;
         // Counts all namespaces, so only callers that may see all of them get it.
         let ledger = namespace.is_none_or(str::is_empty).then_some(difference.ledger);
         let reasons = difference.reasons.iter().map(|(reason, sides)| {
@@ -194,7 +194,8 @@ impl Face {
             query.follow_alias(&told);
         }
         let shards = &self.0.shards;
-        let upstream = if self.0.upstream_up.get() == 0 { explain::Upstream::Down } else { explain::Upstream::Up };
+        let upstream =
+            if self.0.shared.upstream_up.get() == 0 { explain::Upstream::Down } else { explain::Upstream::Up };
         let mut explanation = Explanation::new(&query, shards.explain(&query), upstream, shards.clock().now().wall);
         if explanation.objects.is_empty() && !query.name.is_empty() {
             explanation.found_upstream(self.stored(&query).await);
@@ -323,7 +324,7 @@ pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Respon
         selector,
         rate,
         is_sse,
-        stop: face.0.stop.clone(),
+        stop: face.0.shared.stop.clone(),
         until: face.0.shards.clock().now().mono.after(LONGEST),
         clock: face.0.shards.clock().clone(),
         _place: place,

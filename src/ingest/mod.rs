@@ -105,7 +105,7 @@ pub struct Shared {
     pub access: Access,
     /// The tasks that shutdown waits for.
     pub tasks: TaskTracker,
-    /// Ends the watches.
+    /// Ends watches and taps with a complete answer.
     pub stop: CancellationToken,
     /// Cancelled once the upstream's events are listed, or no longer waited for.
     pub listed: CancellationToken,
@@ -124,20 +124,15 @@ pub struct Face(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
-    access: Access,
     shards: Shards,
-    shadow: Shadow,
-    spool: Option<Spool>,
     upstream: Upstream,
-    upstream_up: IntGauge,
     aliases: Aliases,
     metrics: Metrics,
     event_log: EventLog,
+    shared: Shared,
     /// Places for watches.
     // LIMIT: `max_watches`; further ones are refused with 429 and `Retry-After`.
     watches: FairPlaces,
-    /// Ends watches and taps with a complete answer.
-    stop: CancellationToken,
     /// Turns of lists that are being made.
     // LIMIT: `max_lists`.
     lists: Turns,
@@ -156,11 +151,9 @@ struct Inner {
     /// Places for the bytes of bodies.
     // LIMIT: `max_read_bytes`, but room for two bodies in a caller's part; further bodies are refused with 429.
     bodies: FairPlaces,
-    listed: CancellationToken,
     /// Places for readers of the tap.
     // LIMIT: `look::READERS`.
     readers: FairPlaces,
-    tasks: TaskTracker,
     admission: OnceLock<admit::Admitting>,
 }
 
@@ -175,32 +168,25 @@ impl Face {
         event_log: EventLog,
         shared: Shared,
     ) -> Self {
-        let Shared { access, tasks, stop, listed, spool, shadow, upstream_up } = shared;
         // A known caller has half. A body counts up to twice its bytes.
         let (four, two) = const { (NonZeroUsize::new(4).unwrap(), NonZeroUsize::new(2).unwrap()) };
-        let least = if access.authenticates() { four } else { two };
+        let least = if shared.access.authenticates() { four } else { two };
         let bodies = settings.max_read_bytes.max(settings.max_body_bytes.saturating_mul(least));
         Self(Arc::new(Inner {
             settings,
-            lists: lists::turns(&access, settings.max_lists),
-            access,
+            lists: lists::turns(&shared.access, settings.max_lists),
             shards,
-            shadow,
-            spool,
             upstream,
-            upstream_up,
             aliases,
             event_log,
+            shared,
             watches: FairPlaces::new(settings.max_watches, metrics.watches.clone()),
-            stop,
             list_bytes: FairPlaces::new(settings.max_list_bytes, metrics.list_bytes.clone()),
             answer_bytes: FairPlaces::new(lists::ANSWER_BYTES, metrics.answer_bytes.clone()),
             batches: FairPlaces::new(batch::BATCHES, metrics.batches.clone()),
             changes: FairPlaces::new(changes::CHANGES, metrics.changes.clone()),
             bodies: FairPlaces::new(bodies, metrics.read_bytes.clone()),
-            listed,
             readers: FairPlaces::new(look::READERS, metrics.taps.clone()),
-            tasks,
             admission: OnceLock::new(),
             metrics,
         }))

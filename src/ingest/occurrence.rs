@@ -28,7 +28,7 @@ impl Face {
     // LIMIT: `history::DEADLINE`.
     pub(super) async fn until_listed(&self, events: &[Event]) {
         if events.iter().any(|event| total(event) > 1) {
-            self.0.listed.cancelled().await;
+            self.0.shared.listed.cancelled().await;
         }
     }
 

@@ -84,7 +84,7 @@ async fn watch_with(
         late: false,
         columns: Columns::Described,
         rest: Vec::new().into_iter(),
-        stop: face.0.stop.clone(),
+        stop: face.0.shared.stop.clone(),
         _place: place,
     };
     Ok(match upgrade {

@@ -31,9 +31,9 @@ pub(super) fn accept(mut upgrade: WebSocketUpgrade, face: &Face, stream: Stream)
     if let [only] = offered.as_slice() {
         upgrade.set_selected_protocol(only.clone());
     }
-    let stop = face.0.stop.clone();
+    let stop = face.0.shared.stop.clone();
     // Shutdown waits for the close frame.
-    let token = face.0.tasks.token();
+    let token = face.0.shared.tasks.token();
     let upgrade = upgrade.max_message_size(MAX_RECEIVED).max_frame_size(MAX_RECEIVED);
     upgrade.on_upgrade(async move |socket| {
         carry(socket, stream, stop).await;

@@ -87,7 +87,7 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
         drop(place);
         batch.ended
     };
-    let task = face.0.tasks.spawn(task);
+    let task = face.0.shared.tasks.spawn(task);
     let lines = stream::poll_fn(move |context| {
         let _until_all_are_read = &until_read;
         lines.poll_recv(context)

@@ -55,11 +55,11 @@ fn encode_refusal(form: Option<(Media, bool)>, response: &mut Response) {
         Some((Media::Protobuf, _)) => {
             let mut body = Vec::new();
             protobuf::write_status(&status, &mut body);
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Media::Protobuf.name()));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Media::Protobuf.label()));
             Body::from(body)
         }
         Some((media @ (Media::Json | Media::Yaml), pretty)) => {
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media.name()));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media.label()));
             respond::document(response.status(), media, pretty, respond::go_escaped(&status.to_json())).into_body()
         }
         // The client accepts no known format: the refusal must not be replaced by a 406 (`WriteRawJSON`).

@@ -24,12 +24,13 @@ pub(super) struct Form {
     pub(super) now: i64,
 }
 
-/// Media type of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Media {
-    Json,
-    Yaml,
-    Protobuf,
+labelled! {
+    /// Media type of an answer, by its name.
+    pub(super) enum Media {
+        Json = "application/json",
+        Yaml = "application/yaml",
+        Protobuf = "application/vnd.kubernetes.protobuf",
+    }
 }
 
 /// View of an event (`as=`).
@@ -45,11 +46,12 @@ pub(super) enum View {
     Table(MetaVersion, Include),
 }
 
-/// Requested version of `meta.k8s.io`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MetaVersion {
-    V1,
-    V1Beta1,
+labelled! {
+    /// Requested version of `meta.k8s.io`, by the apiVersion of the answer.
+    pub(super) enum MetaVersion {
+        V1 = "meta.k8s.io/v1",
+        V1Beta1 = "meta.k8s.io/v1beta1",
+    }
 }
 
 /// Object beside the cells of a row (`includeObject`).
@@ -71,37 +73,16 @@ enum Endpoint {
 const SERVED: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 impl Media {
-    const ALL: [Self; 3] = [Self::Json, Self::Yaml, Self::Protobuf];
-
-    /// Returns the Content-Type.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Json => "application/json",
-            Self::Yaml => "application/yaml",
-            Self::Protobuf => "application/vnd.kubernetes.protobuf",
-        }
-    }
-
     /// Finds a media type by its name, ignoring case.
     pub(super) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|media| media.name().eq_ignore_ascii_case(name))
+        Self::ALL.into_iter().find(|media| media.label().eq_ignore_ascii_case(name))
     }
 
     fn fits(self, clause: &Clause<'_>) -> bool {
-        let sub = self.name().strip_prefix("application/").unwrap_or_default();
+        let sub = self.label().strip_prefix("application/").unwrap_or_default();
         match (clause.main, clause.sub) {
             ("*", "*") | ("application", "*") => true,
             (main, wanted) => main == "application" && wanted == sub,
-        }
-    }
-}
-
-impl MetaVersion {
-    /// Returns the apiVersion of the answer.
-    pub(super) const fn api_version(self) -> &'static str {
-        match self {
-            Self::V1 => "meta.k8s.io/v1",
-            Self::V1Beta1 => "meta.k8s.io/v1beta1",
         }
     }
 }
@@ -174,7 +155,7 @@ pub(super) fn accept(headers: &HeaderMap) -> &str {
 fn is_served(accept: &str) -> Result<(), Rejection> {
     let served = |part: &str| {
         let name = part.split(';').next().unwrap_or_default().trim();
-        name == "*/*" || Media::ALL.into_iter().any(|media| media.name() == name)
+        name == "*/*" || Media::ALL.into_iter().any(|media| media.label() == name)
     };
     if accept.is_empty() || accept.split(',').any(served) {
         return Ok(());
@@ -210,11 +191,7 @@ fn offer(media: Media, clause: &Clause<'_>, endpoint: Endpoint) -> Option<(Media
     if !converts {
         return Some((media, View::Whole, pretty));
     }
-    let version = match (group, version) {
-        ("meta.k8s.io", "v1") => MetaVersion::V1,
-        ("meta.k8s.io", "v1beta1") => MetaVersion::V1Beta1,
-        _ => return None,
-    };
+    let version = MetaVersion::ALL.into_iter().find(|known| known.label().split_once('/') == Some((group, version)))?;
     let view = match (endpoint, kind) {
         (Endpoint::Events, "Table") if media != Media::Protobuf => View::Table(version, Include::Metadata),
         (Endpoint::Events, "PartialObjectMetadata") => View::Partial(version),

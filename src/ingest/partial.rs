@@ -25,7 +25,7 @@ pub(super) fn write_list(version: MetaVersion, list: &EventList, out: &mut Vec<u
 
 /// Appends kind and apiVersion, up to the metadata.
 pub(super) fn head(kind: &str, version: MetaVersion, out: &mut Vec<u8>) {
-    for part in [r#"{"kind":""#, kind, r#"","apiVersion":""#, version.api_version(), r#"","metadata":"#] {
+    for part in [r#"{"kind":""#, kind, r#"","apiVersion":""#, version.label(), r#"","metadata":"#] {
         out.extend_from_slice(part.as_bytes());
     }
 }

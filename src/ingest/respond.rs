@@ -177,7 +177,7 @@ pub(super) fn list(form: Form, list: &EventList) -> Response {
         (View::Whole, Media::Protobuf) => protobuf::write_list(group, list, out),
         (View::Whole, Media::Json | Media::Yaml) => json::write_list(group, list, out),
         (View::PartialList(version), Media::Protobuf) => {
-            protobuf::write_partial_list(version.api_version(), list, out);
+            protobuf::write_partial_list(version.label(), list, out);
         }
         (View::PartialList(version), Media::Json | Media::Yaml) => partial::write_list(version, list, out),
         // A table is never negotiated in protobuf.
@@ -196,7 +196,7 @@ pub(super) fn write_event(form: Form, columns: Columns, event: &Event, out: &mut
         (View::Whole, Media::Protobuf) => protobuf::write(group, event, out),
         (View::Whole, Media::Json | Media::Yaml) => json::write_json(group, event, out),
         (View::Partial(version) | View::PartialList(version), Media::Protobuf) => {
-            protobuf::write_partial(version.api_version(), event, out);
+            protobuf::write_partial(version.label(), event, out);
         }
         (View::Partial(version) | View::PartialList(version), Media::Json | Media::Yaml) => {
             partial::write(version, event, out);

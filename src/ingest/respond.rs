@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::form::{Form, Media, View};
@@ -24,13 +24,7 @@ const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// Returns an answer with this media type.
 pub(super) fn bytes(code: StatusCode, media: Media, body: impl Into<Body>) -> Response {
-    // Room for the other headers, to allocate once.
-    let mut headers = HeaderMap::with_capacity(6);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media.name()));
-    let mut response = Response::new(body.into());
-    *response.status_mut() = code;
-    *response.headers_mut() = headers;
-    response
+    (code, [(CONTENT_TYPE, HeaderValue::from_static(media.label()))], body.into()).into_response()
 }
 
 /// Returns a document, given as compact JSON, in JSON or YAML. Like the API server's, compact JSON ends in a newline

@@ -71,7 +71,6 @@ pub use undone::{Kept, Undone};
 pub use unread::discard;
 
 use crate::access::{Access, Turns};
-use crate::event::ApiGroup;
 use crate::event_log::EventLog;
 use crate::server::{Answer, FairPlaces, Origins, layer};
 use crate::shadow::Shadow;
@@ -301,11 +300,6 @@ fn unknown_path() -> Status {
     status.with_details(crate::status::StatusDetails::default())
 }
 
-/// Returns a 404 Status in the words of the API group.
-fn not_found(group: ApiGroup, name: &str) -> Status {
-    Status::not_found(group.name(), "events", name)
-}
-
 /// Answers 405 in the API server's words.
 async fn method_not_allowed() -> Response {
     respond::refusal(
@@ -332,6 +326,7 @@ mod tests {
     use crate::access;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Pattern, Policy};
+    use crate::event::ApiGroup;
     use crate::server::{Peer, PeerCertificate};
     use crate::shard;
     use crate::upstream::{Embedded, UpdateOptions, Writer, store};

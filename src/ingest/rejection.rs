@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 
-use super::{Unable, not_found, respond};
+use super::{Unable, respond};
 use crate::event::ApiGroup;
 use crate::ledger::RejectReason;
 use crate::status::Status;
@@ -50,7 +50,7 @@ impl IntoResponse for Status {
 
 /// Replaces a 404 of the upstream by one about the name that the client knows, in the words of its API group.
 pub(super) fn as_asked(group: ApiGroup, name: &str, status: Status) -> Status {
-    if status.code == 404 { not_found(group, name) } else { status }
+    if status.code == 404 { Status::not_found(group.name(), "events", name) } else { status }
 }
 
 /// Replaces the record's name in a refusal of the upstream by the name that the client knows.

@@ -18,8 +18,9 @@ use crate::ingest::aliases::Growth;
 use crate::ingest::asked::Asked;
 use crate::ingest::form::Form;
 use crate::ingest::rejection::Rejection;
-use crate::ingest::{Face, ack, create, guard, not_found, respond};
+use crate::ingest::{Face, ack, create, guard, respond};
 use crate::shard::Outcome;
+use crate::status::Status;
 use crate::upstream::ClientPatch;
 
 /// Meaning of a patch.
@@ -170,7 +171,7 @@ async fn count(face: &Face, asked: &Asked, form: Form, growth: &Growth) -> Respo
     // The alias is unknown or evicted; the upstream may have the event. After a 404 client-go posts the whole event
     // again, which is counted here.
     let Some((told, grown)) = face.0.aliases.grow(namespace, name, growth) else {
-        return respond::refusal(&not_found(form.group, name));
+        return respond::refusal(&Status::not_found(form.group.name(), "events", name));
     };
     let grown = face.new_of(&told, grown.into());
     if grown == 0 {

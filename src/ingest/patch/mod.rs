@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use super::asked::Asked;
 use super::form::Form;
 use super::rejection::Rejection;
-use super::{Face, apply, decode, not_found, options, respond};
+use super::{Face, apply, decode, options, respond};
 use crate::access::{Extent, check_operations, check_removals};
 use crate::event::Event;
 use crate::event::json::{self, FieldValidation};
@@ -47,7 +47,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
     };
     // client-go sends an empty patch for an event that it receives with a count, and expects a 404.
     if correlates && patch.body.is_empty() && face.0.aliases.get(namespace, name).is_none() {
-        return Err(not_found(*group, name));
+        return Err(Status::not_found(group.name(), "events", name));
     }
     let meaning = if correlates && !options.dry_run {
         growth::meaning(patch.patch_type, *group, &patch.body)

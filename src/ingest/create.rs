@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::aliases::Entered;
@@ -14,7 +14,7 @@ use super::asked::Asked;
 use super::form::Form;
 use super::occurrence::Taken;
 use super::rejection::Rejection;
-use super::{Ack, Face, ack, decode, options, respond};
+use super::{Ack, Face, Unable, ack, decode, options, respond};
 use crate::access::{Caller, Extent};
 use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
@@ -220,8 +220,6 @@ fn through(group: ApiGroup, status: Status) -> Status {
 
 /// Returns 429 with `Retry-After`: client-go retries it, and gives up on every other refusal.
 pub(super) fn full() -> Response {
-    let message = format_smolstr!("Too many requests: {Full}, please try again later");
-    let mut response = respond::refusal(&Status::too_many_requests(message, 1));
-    response.extensions_mut().insert(super::Unable);
-    response
+    let status = Status::too_many_requests(format!("Too many requests: {Full}, please try again later"), 1);
+    Rejection { unable: Some(Unable), ..Rejection::new(RejectReason::Full, status) }.refusal()
 }

@@ -18,7 +18,7 @@ use super::aliases::is_of_one_line;
 use super::lists::CallerName;
 use super::rejection::{Rejection, as_asked};
 use super::undone::Change;
-use super::{Face, Unable, admit, lists, look, options, respond};
+use super::{Face, Unable, admit, lists, look, options};
 use crate::access::{Attributes, Caller, Extent, Purpose, Target, Turn, Write};
 use crate::event::selector::FieldSelector;
 use crate::event::validate::is_valid_name;
@@ -73,14 +73,11 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
             }
             response
         }
-        Err((status, unable)) => {
-            face.reject_unread(&head.method, &head.uri, reason_of(&status));
-            let mut response = respond::refusal(&status);
-            if status.code == 403 {
+        Err(rejection) => {
+            face.reject_unread(&head.method, &head.uri, rejection.reason);
+            let mut response = rejection.refusal();
+            if rejection.status.code == 403 {
                 response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-            }
-            if let Some(unable) = unable {
-                response.extensions_mut().insert(unable);
             }
             response
         }
@@ -91,10 +88,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
     response
 }
 
-/// A refusal, and whether the apiserver itself might accept the request.
-type Refused = (Status, Option<Unable>);
-
-async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
+async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Rejection> {
     let access = &face.0.shared.access;
     if let Some(caller) = admission_caller(face, head).await? {
         head.extensions.insert(caller);
@@ -108,18 +102,18 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
         let name = String::from_utf8_lossy(user.as_bytes()).into();
         let target = Target::Resource { group: "", resource: "users", namespace: SmolStr::default(), name };
         let impersonate = Attributes { verb: SmolStr::new_static("impersonate"), target };
-        return Err((impersonate.forbidden(&caller.name, ""), None));
+        return Err(rejection(impersonate.forbidden(&caller.name, "")));
     }
     if head.headers.keys().any(is_impersonation) {
         let message = "Internal error occurred: a group, a uid or an extra is impersonated without Impersonate-User";
-        return Err((Status::new(500, "InternalError", message), None));
+        return Err(rejection(Status::new(500, "InternalError", message)));
     }
     may_be_answered(face, &caller.name)?;
     // Watches have their own limit.
     let place = if attributes.verb == "watch" {
         None
     } else {
-        let turn = face.turn(&caller).await.map_err(|status| (status, None))?;
+        let turn = face.turn(&caller).await.map_err(rejection)?;
         // Those before it may have been answered meanwhile.
         may_be_answered(face, &caller.name)?;
         Some(turn)
@@ -132,7 +126,7 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Refused> {
 }
 
 /// Returns the caller. Pass-through has identified it before it reads a body.
-async fn identified(face: &Face, head: &mut Parts, purpose: Purpose) -> Result<Caller, Refused> {
+async fn identified(face: &Face, head: &mut Parts, purpose: Purpose) -> Result<Caller, Rejection> {
     let identified = match head.extensions.remove::<Result<Caller, Status>>() {
         Some(identified) => identified,
         None => face.0.shared.access.identify(head.extensions.get::<Peer>(), &head.headers, purpose).await,
@@ -141,17 +135,17 @@ async fn identified(face: &Face, head: &mut Parts, purpose: Purpose) -> Result<C
 }
 
 /// Refuses a request if too many answers wait already.
-fn may_be_answered(face: &Face, caller: &str) -> Result<(), Refused> {
+fn may_be_answered(face: &Face, caller: &str) -> Result<(), Rejection> {
     if face.0.answer_bytes.has_room(caller) {
         return Ok(());
     }
     let message = "Too many answers wait for their clients to read them, please try again later";
-    Err((Status::too_many_requests(message, 1), None))
+    Err(rejection(Status::too_many_requests(message, 1)))
 }
 
 /// Returns the caller of an admission review, if it needs no authorisation. It waits for no place, because a client
 /// waits for its answer.
-async fn admission_caller(face: &Face, head: &mut Parts) -> Result<Option<Caller>, Refused> {
+async fn admission_caller(face: &Face, head: &mut Parts) -> Result<Option<Caller>, Rejection> {
     let Some(admitting) = face.0.admission.get().filter(|_| head.uri.path() == admit::PATH) else { return Ok(None) };
     let peer = head.extensions.get::<Peer>();
     let shows_nothing = !head.headers.contains_key(AUTHORIZATION) && peer.is_none_or(|peer| peer.certificate.is_none());
@@ -165,15 +159,10 @@ async fn admission_caller(face: &Face, head: &mut Parts) -> Result<Option<Caller
     Ok(None)
 }
 
-/// Marks a 429: too many reviews are in flight, but the apiserver itself can authorise the request.
-fn unasked(status: Status) -> Refused {
-    let unable = unable(&status);
-    (status, unable)
-}
-
-/// Marks a refused review if only its number is too large.
-pub(super) fn unable(status: &Status) -> Option<Unable> {
-    (status.code == 429).then_some(Unable)
+/// Rejects for want of a review. Marks a 429: too many are in flight, but the apiserver itself can authorise the request.
+pub(super) fn unasked(status: Status) -> Rejection {
+    let unable = (status.code == 429).then_some(Unable);
+    Rejection { unable, ..rejection(status) }
 }
 
 /// Returns the purpose of a request, by which its caller is identified.

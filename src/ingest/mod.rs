@@ -227,11 +227,7 @@ impl Face {
     /// Returns the response to a rejected event, and counts the rejection in the ledger.
     fn reject(&self, rejection: &Rejection) -> Response {
         self.0.shards.reject(rejection.reason, 1);
-        let mut response = respond::refusal(&rejection.status);
-        if let Some(unable) = rejection.unable {
-            response.extensions_mut().insert(unable);
-        }
-        response
+        rejection.refusal()
     }
 }
 

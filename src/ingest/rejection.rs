@@ -32,6 +32,15 @@ impl Rejection {
     pub(super) fn invalid(status: impl Into<Box<Status>>) -> Self {
         Self::new(RejectReason::Invalid, status)
     }
+
+    /// Returns the answer to the client, marked if the upstream might take the event.
+    pub(super) fn refusal(&self) -> Response {
+        let mut response = respond::refusal(&self.status);
+        if let Some(unable) = self.unable {
+            response.extensions_mut().insert(unable);
+        }
+        response
+    }
 }
 
 impl From<Rejection> for Status {

@@ -234,8 +234,7 @@ pub(super) async fn upsert(
     // A create needs more than the right to patch.
     let caller = asked.caller.as_ref();
     if let Err(status) = face.may_create(caller, form.group, namespace).await {
-        let rejection = Rejection { unable: guard::unable(&status), ..guard::rejection(status) };
-        return reject(face, Some(&event), &rejection);
+        return reject(face, Some(&event), &guard::unasked(status));
     }
     match create::pass(face, caller, form.group, namespace, &mut event) {
         Ok(repairs) => {

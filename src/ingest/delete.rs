@@ -19,7 +19,7 @@ use super::form::Media;
 use super::hold::is_in_doubt;
 use super::options::{Faults, Parameters};
 use super::rejection::{as_asked, under};
-use super::undone::{Effect, Kept, Refusal, Undone};
+use super::undone::{Change, Effect, Kept, Refusal, Undone};
 use super::{Face, QUIET, ack, decode, options, respond, yaml};
 use crate::access::Turn;
 use crate::event::json::{self, EventList};
@@ -122,15 +122,16 @@ async fn delete_one(
         // Not yet created upstream. A client can delete an event whose create was answered with 201.
         Err(status) if status.code == 404 && told.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
         Err(status) => {
-            let (mut left, mut kept) = (None, None);
-            if is_in_doubt(&status) {
+            let mut refusal = Refusal::from(under(name, &record, status));
+            if is_in_doubt(&refusal.status) {
                 held.doubt();
             } else if record == name {
-                left = Some(Undone::new(face, held, (group, namespace, name), Effect::Delete));
+                let (namespace, name, effect) = (namespace.into(), name.into(), Effect::Delete);
+                refusal.marks.insert(Undone::new(face, Some(held), Change { group, namespace, name, effect }));
             } else {
-                kept = Some(Kept);
+                refusal.marks.insert(Kept);
             }
-            return Err(Refusal { status: under(name, &record, status), left, kept });
+            return Err(refusal);
         }
     };
     held.forget();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode};
+use axum::http::{Extensions, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -48,21 +48,12 @@ struct Left {
     /// The paused record.
     held: Option<Held>,
     face: Face,
-    group: ApiGroup,
-    namespace: SmolStr,
-    name: SmolStr,
-    effect: Effect,
+    change: Change,
 }
 
 impl Undone {
-    pub(super) fn new(
-        face: &Face,
-        held: Held,
-        (group, namespace, name): (ApiGroup, &str, &str),
-        effect: Effect,
-    ) -> Self {
-        let (held, face, namespace, name) = (Some(held), face.clone(), namespace.into(), name.into());
-        Self(Arc::new(Mutex::new(Some(Left { held, face, group, namespace, name, effect }))))
+    pub(super) fn new(face: &Face, held: Option<Held>, change: Change) -> Self {
+        Self(Arc::new(Mutex::new(Some(Left { held, face: face.clone(), change }))))
     }
 
     /// Returns the record for another try of the change.
@@ -80,10 +71,11 @@ impl Retried {
     /// Follows the change with this body after an answer with this code, and ends the pause.
     pub async fn end(mut self, code: StatusCode, body: &Bytes) {
         let is_in_doubt = code == StatusCode::REQUEST_TIMEOUT || code.is_server_error();
-        if is_in_doubt && self.0.as_ref().is_some_and(|left| left.effect == Effect::Delete) {
+        if is_in_doubt && self.0.as_ref().is_some_and(|left| left.change.effect == Effect::Delete) {
             return;
         }
-        let Some(Left { held, face, group, namespace, name, effect }) = self.0.take() else { return };
+        let Some(Left { held, face, change }) = self.0.take() else { return };
+        let Change { group, namespace, name, effect } = change;
         let is_done = code.is_success() || (code == StatusCode::NOT_FOUND && effect == Effect::Delete);
         let held = match held {
             None if is_done && effect == Effect::Delete => face.hold_deleted(group, &namespace, &name).await,
@@ -123,19 +115,19 @@ impl Retried {
 
 impl Drop for Retried {
     fn drop(&mut self) {
-        if let Some(Left { held: Some(held), effect: Effect::Delete, .. }) = self.0.take() {
+        if let Some(Left { held: Some(held), change: Change { effect: Effect::Delete, .. }, .. }) = self.0.take() {
             held.doubt();
         }
     }
 }
 
-/// A change of one event, of which only the head is known.
+/// A change of one event.
 #[derive(Debug)]
 pub(super) struct Change {
-    group: ApiGroup,
-    namespace: SmolStr,
-    name: SmolStr,
-    effect: Effect,
+    pub(super) group: ApiGroup,
+    pub(super) namespace: SmolStr,
+    pub(super) name: SmolStr,
+    pub(super) effect: Effect,
 }
 
 impl Change {
@@ -167,37 +159,35 @@ impl Change {
         if code.is_success() || is_marked {
             return;
         }
-        let Self { group, namespace, name, effect } = self;
-        let told = face.0.aliases.get(&namespace, &name).filter(|event| face.0.shards.correlates(event));
+        let Self { namespace, name, effect, .. } = &self;
+        let told = face.0.aliases.get(namespace, name).filter(|event| face.0.shards.correlates(event));
         // The client repeats it, with the total of all occurrences. After a 404 of the API server, which may have the event
         // under another name, it would post the event again, which would count once more.
         let is_repeated = code.is_server_error() || extensions.get::<Unable>().is_some();
         // After a 404 to its patch, a client posts its event.
-        let posts = matches!(&effect, Effect::Unread(media) if !apply::is_apply(media));
+        let posts = matches!(effect, Effect::Unread(media) if !apply::is_apply(media));
         let is_elsewhere = told.as_ref().is_some_and(|told| {
             let found = face.0.shards.find_named(told, Lead::Alias).filter(|found| !found.is_gone);
-            found.is_some_and(|found| found.name != name)
+            found.is_some_and(|found| found.name != *name)
         });
         if told.is_some() && is_repeated || is_elsewhere && !posts {
             extensions.insert(Kept);
             return;
         }
-        let left = Left { held: None, face: face.clone(), group, namespace, name, effect };
-        extensions.insert(Undone(Arc::new(Mutex::new(Some(left)))));
+        extensions.insert(Undone::new(face, None, self));
     }
 }
 
-/// A refusal of a change, with the record that it has left.
+/// A refusal of a change, marked for pass-through: with the record that it has left, or as [`Kept`].
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: Status,
-    pub(super) left: Option<Undone>,
-    pub(super) kept: Option<Kept>,
+    pub(super) marks: Extensions,
 }
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
-        Self { status, left: None, kept: None }
+        Self { status, marks: Extensions::new() }
     }
 }
 
@@ -216,12 +206,7 @@ impl From<Rejection> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let mut response = respond::refusal(&self.status);
-        if let Some(left) = self.left {
-            response.extensions_mut().insert(left);
-        }
-        if let Some(kept) = self.kept {
-            response.extensions_mut().insert(kept);
-        }
+        response.extensions_mut().extend(self.marks);
         response
     }
 }

@@ -3,14 +3,14 @@
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{Extensions, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use smol_str::SmolStr;
 
 use super::asked::Asked;
 use super::form::Form;
 use super::rejection::under;
-use super::undone::{Effect, Kept, Refusal, Undone};
+use super::undone::{self, Effect, Kept, Refusal, Undone};
 use super::{Face, ack, aliases, decode, options, respond};
 use crate::access::Extent;
 use crate::event::json::Decoded;
@@ -95,7 +95,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
             let held = face.hold(group, &namespace, &name).await?;
             let stored_name = held.as_ref().map_or_else(|| name.as_str().into(), Held::name);
             let updated = write(stored_name.clone()).await.map_err(|status| under(&name, &stored_name, status));
-            let (mut left, mut kept) = (None, None);
+            let mut marks = Extensions::new();
             match (&updated, held) {
                 (Ok(Updated { event, created, .. }), held) if !dry_run => {
                     let mut shown = event.clone();
@@ -114,16 +114,18 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
                 }
                 (Err(Status { code: 401 | 403, .. }), Some(held)) if !dry_run => {
                     if stored_name == name {
-                        let changed = (group, namespace.as_str(), name.as_str());
-                        left = Some(Undone::new(&face, held, changed, Effect::Set { line, total }));
+                        let effect = Effect::Set { line, total };
+                        let (namespace, name) = (namespace.into(), name.into());
+                        let change = undone::Change { group, namespace, name, effect };
+                        marks.insert(Undone::new(&face, Some(held), change));
                     } else {
-                        kept = Some(Kept);
+                        marks.insert(Kept);
                     }
                 }
                 (Err(status), Some(held)) if !dry_run => face.doubt(held, (&namespace, &name), total, status).await,
                 (Ok(_) | Err(_), _) => {}
             }
-            Ok(updated.map_err(|status| Refusal { status, left, kept }))
+            Ok(updated.map_err(|status| Refusal { status, marks }))
         }
     };
     let Updated { event: mut stored, created, warnings } =

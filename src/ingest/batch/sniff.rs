@@ -1,8 +1,6 @@
 //! Detects the format of a batch and the API group of its events from their text.
 
-use std::sync::LazyLock;
-
-use memchr::memmem::Finder;
+use memchr::memmem;
 
 use crate::event::ApiGroup;
 
@@ -70,13 +68,11 @@ fn until_quote(text: &[u8]) -> Option<&[u8]> {
 
 /// Returns the group that an event states or whose members it has, or `otherwise`, as for the items of a list.
 pub(super) fn group_of(text: &[u8], otherwise: ApiGroup) -> ApiGroup {
-    static EVENTS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"events.k8s.io/v1\""));
-    static NEW_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"regarding\""));
-    static OLD_STYLE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"involvedObject\""));
+    let has = |word: &[u8]| memmem::find(text, word).is_some();
     // In this order, because most events are old-style and have this member early.
-    if OLD_STYLE.find(text).is_some() {
+    if has(b"\"involvedObject\"") {
         ApiGroup::Core
-    } else if EVENTS.find(text).is_some() || NEW_STYLE.find(text).is_some() {
+    } else if has(b"\"events.k8s.io/v1\"") || has(b"\"regarding\"") {
         ApiGroup::Events
     } else {
         otherwise

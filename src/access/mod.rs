@@ -489,19 +489,17 @@ impl Access {
             let started = clock.now().mono;
             let answer = asking.await;
             metrics.observe_review(review, clock.now().mono.since(started));
-            let refused = match answer.map(read) {
+            let (failure, unanswered) = match answer.map(read) {
                 Ok(Ok(answer)) => {
                     if logged[review as usize].swap(0, Ordering::Relaxed) != 0 {
                         tracing::info!(review = review.label(), "the API server answers reviews again");
                     }
                     return Ok(answer);
                 }
-                Ok(Err(NoAnswer::Unreadable(fault))) => (unreadable(&fault), Unanswered::Fault),
-                Ok(Err(NoAnswer::Unevaluated(unanswered))) => (unevaluated(), unanswered),
+                Ok(Err(no_answer)) => no_answer,
                 Err(status) if status.code >= 500 || status.code == 429 => (status, Unanswered::Away),
                 Err(status) => (status, Unanswered::Fault),
             };
-            let (failure, unanswered) = refused;
             reviews::log_failure(review, &failure, token.as_deref(), &logged[review as usize]);
             Err(unanswered)
         }
@@ -567,18 +565,6 @@ impl Access {
 fn busy(what: &str) -> Status {
     let message = format!("Too many requests: too many {what} are being reviewed, please try again later");
     Status::too_many_requests(message, 1)
-}
-
-/// Returns the failure of a review whose answer is none, such as an object of another kind.
-fn unreadable(fault: &serde_json::Error) -> Status {
-    // The position of the fault, not the text.
-    tracing::debug!(line = fault.line(), column = fault.column(), "a review's answer cannot be read");
-    Status::new(502, "BadGateway", "the answer cannot be read")
-}
-
-/// Returns the failure of a review whose authoriser has failed.
-fn unevaluated() -> Status {
-    Status::new(500, "EvaluationError", "an authoriser of the API server has failed")
 }
 
 impl fmt::Debug for Access {

@@ -46,19 +46,15 @@ pub(super) struct Decision {
     pub(super) reason: SmolStr,
 }
 
-/// Reason for which an answer of the apiserver answers nothing.
-#[derive(Debug)]
-pub(super) enum NoAnswer {
-    /// It cannot be read.
-    Unreadable(serde_json::Error),
-    /// An authoriser has failed.
-    Unevaluated(Unanswered),
-}
+/// The failure of a review, for the log, and the reason for which there is no answer.
+pub(super) type NoAnswer = (Status, Unanswered);
 
-impl From<serde_json::Error> for NoAnswer {
-    fn from(fault: serde_json::Error) -> Self {
-        Self::Unreadable(fault)
-    }
+/// Returns the failure of a review whose answer is none, such as an object of another kind.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that map_err asks for")]
+fn unreadable(fault: serde_json::Error) -> NoAnswer {
+    // The position of the fault, not the text.
+    tracing::debug!(line = fault.line(), column = fault.column(), "a review's answer cannot be read");
+    (Status::new(502, "BadGateway", "the answer cannot be read"), Unanswered::Fault)
 }
 
 /// Builds a TokenReview.
@@ -74,8 +70,8 @@ pub(super) fn token_question(token: &str, audiences: &[SmolStr]) -> Value {
 ///
 /// # Errors
 /// When it is not an answer.
-pub(super) fn caller(answer: Value, audiences: &[SmolStr]) -> Result<Option<Caller>, serde_json::Error> {
-    let status = TokenReview::deserialize(answer)?.status.unwrap_or_default();
+pub(super) fn caller(answer: Value, audiences: &[SmolStr]) -> Result<Option<Caller>, NoAnswer> {
+    let status = TokenReview::deserialize(answer).map_err(unreadable)?.status.unwrap_or_default();
     let UserInfo { username, uid, groups, extra } = status.user.unwrap_or_default();
     let (name, granted) = (username.unwrap_or_default(), status.audiences.unwrap_or_default());
     let is_meant = audiences.is_empty() || audiences.iter().any(|ours| granted.iter().any(|other| ours == other));
@@ -123,11 +119,12 @@ pub(super) fn access_question(caller: &Caller, attributes: &Attributes) -> Value
 /// (`endpoints/filters/authorization.go`). RBAC names missing roles in the reason only. After a denial with an error,
 /// as of a webhook with `failurePolicy: Deny`, expired answers are not used either.
 pub(super) fn decision(answer: Value) -> Result<Decision, NoAnswer> {
-    let status = SubjectAccessReview::deserialize(answer)?.status.unwrap_or_default();
+    let status = SubjectAccessReview::deserialize(answer).map_err(unreadable)?.status.unwrap_or_default();
     let is_denied = status.denied == Some(true);
     let allowed = status.allowed && !is_denied;
     if !allowed && status.evaluation_error.is_some_and(|error| !error.is_empty()) {
-        return Err(NoAnswer::Unevaluated(if is_denied { Unanswered::Fault } else { Unanswered::Unevaluated }));
+        let failure = Status::new(500, "EvaluationError", "an authoriser of the API server has failed");
+        return Err((failure, if is_denied { Unanswered::Fault } else { Unanswered::Unevaluated }));
     }
     // Only a refusal shows it.
     let reason = status.reason.filter(|_| !allowed).unwrap_or_default();
@@ -196,7 +193,7 @@ mod tests {
         assert!(allowed(json!({ "status": { "allowed": true, "evaluationError": "e" } })));
         for (denied, expected) in [(false, Unanswered::Unevaluated), (true, Unanswered::Fault)] {
             let fault = decision(json!({ "status": { "denied": denied, "evaluationError": "e" } })).unwrap_err();
-            assert!(matches!(fault, NoAnswer::Unevaluated(unanswered) if unanswered == expected), "{denied}");
+            assert_eq!(fault.1, expected, "{denied}");
         }
     }
 

@@ -245,10 +245,9 @@ async fn with_headers(admin: Admin, request: Request, next: impl Answer) -> Resp
 }
 
 async fn of_our_origin(admin: Admin, request: Request, next: impl Answer) -> Response {
-    let (parts, body) = request.into_parts();
-    match admin.0.access.origins.refusal(&parts.uri, &parts.headers) {
+    match admin.0.access.origins.refusal(request.uri(), request.headers()) {
         Some(reason) => (StatusCode::FORBIDDEN, format!("{reason}\n")).into_response(),
-        None => next.run(Request::from_parts(parts, body)).await,
+        None => next.run(request).await,
     }
 }
 

@@ -108,14 +108,13 @@ impl Passthrough {
     pub fn service<S: Answer>(self, face: S, origins: Origins) -> impl Answer {
         let face = Arc::new(face);
         service_fn(move |request: Request<Body>| {
-            let (parts, body) = request.into_parts();
-            let refusal = origins.refusal(&parts.uri, &parts.headers);
+            let refusal = origins.refusal(request.uri(), request.headers());
             let (passthrough, face) = (self.clone(), Arc::clone(&face));
             async move {
                 let mut counted = passthrough.0.metrics.begin();
                 let (kind, response) = match refusal {
                     Some(reason) => refuse(&Status::new(403, "Forbidden", reason)),
-                    None => passthrough.answer(&face, Request::from_parts(parts, body)).await,
+                    None => passthrough.answer(&face, request).await,
                 };
                 counted.is(kind);
                 Ok(response)

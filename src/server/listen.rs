@@ -170,25 +170,19 @@ impl Listener {
     }
 
     /// Returns the connections in the accept queue. Asks the system itself, because tokio may not know them yet.
-    pub(super) fn queued(self) -> Box<dyn Iterator<Item = Accepted> + Send> {
-        match self {
-            Self::Tcp(listener) => {
-                let listener = listener.into_std().ok();
-                Box::new(std::iter::from_fn(move || {
-                    let (stream, address) = listener.as_ref()?.accept().ok()?;
-                    let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)).ok()?;
-                    Some(Accepted::tcp(stream, address))
-                }))
+    pub(super) fn queued(self) -> impl Iterator<Item = Accepted> + Send {
+        std::iter::from_fn(move || {
+            let socket = match &self {
+                Self::Tcp(listener) => SockRef::from(listener),
+                Self::Unix(_, listener) => SockRef::from(listener),
+            };
+            let (stream, address) = socket.accept().ok()?;
+            stream.set_nonblocking(true).ok()?;
+            match address.as_socket() {
+                Some(address) => Some(Accepted::tcp(TcpStream::from_std(stream.into()).ok()?, address)),
+                None => UnixStream::from_std(stream.into()).ok().map(Accepted::Unix),
             }
-            Self::Unix(file, listener) => {
-                let listener = listener.into_std().ok();
-                Box::new(std::iter::from_fn(move || {
-                    let _until_all_are_accepted = &file;
-                    let (stream, _) = listener.as_ref()?.accept().ok()?;
-                    stream.set_nonblocking(true).and_then(|()| UnixStream::from_std(stream)).ok().map(Accepted::Unix)
-                }))
-            }
-        }
+        })
     }
 }
 

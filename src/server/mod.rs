@@ -41,7 +41,6 @@ use hyper_util::server::conn::auto::{Builder, UpgradeableConnection};
 use parking_lot::Mutex;
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -232,7 +231,15 @@ impl Client {
                 let peer = Peer { address: Some(address), certificate: None };
                 Box::pin(self.serve(stream, peer, answer)).await
             }
-            (Accepted::Tcp(stream, address), Some(tls)) => Box::pin(self.serve_tls(tls, stream, address, answer)).await,
+            (Accepted::Tcp(stream, address), Some(tls)) => {
+                let serving = async move {
+                    // A client in its handshake has not sent a request, so it is cut at once.
+                    let shaken = self.stop.run_until_cancelled(tls.shake(stream, address)).await;
+                    let Some((stream, certificate)) = shaken.transpose()? else { return Ok(()) };
+                    self.serve(stream, Peer { address: Some(address), certificate }, answer).await
+                };
+                Box::pin(serving).await
+            }
         }
     }
 
@@ -245,19 +252,6 @@ impl Client {
         let stream = ClientStream::new(stream, self.timeout, Arc::clone(&progress));
         let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
         drive(connection, &progress, self.timeout, self.stop).await
-    }
-
-    async fn serve_tls(
-        self,
-        tls: Tls,
-        stream: TcpStream,
-        address: SocketAddr,
-        answer: impl Answer,
-    ) -> Result<(), Fault> {
-        // A client in its handshake has not sent a request, so it is cut at once.
-        let Some(shaken) = self.stop.run_until_cancelled(tls.shake(stream, address)).await else { return Ok(()) };
-        let (stream, certificate) = shaken?;
-        self.serve(stream, Peer { address: Some(address), certificate }, answer).await
     }
 }
 

@@ -9,7 +9,7 @@ use futures_util::stream::{once, unfold};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::http2;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio_util::io::InspectWriter;

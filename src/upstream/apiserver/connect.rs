@@ -11,18 +11,19 @@ use std::time::Duration;
 use http::uri::Scheme;
 use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as HttpBody, Bytes};
 use kube::client::middleware::BaseUriLayer;
 use kube::client::{AuthError, Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
+use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
+use super::forward::Forwarder;
 use super::lanes::Lanes;
 use super::plugin::Plugin;
 use super::renewed::{Identity, Renewed};
 use super::transport::{NoConnection, Protocols, https_connector, is_spared, is_unprocessed};
+use super::{Apiserver, Metrics};
 use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, cut};
 use crate::upstream::answer::Failure;
@@ -195,49 +196,42 @@ pub(crate) fn checked<T>(make: impl FnOnce() -> kube::Result<T>) -> Result<T, Er
     Ok(made??)
 }
 
-/// Returns the service that sends requests with `settings`. Sends nothing yet.
-///
-/// These are kube's layers without its transport, log and retries: the outbox retries, and kube would hide each 429,
-/// 503 and 504.
-pub(super) async fn service(
-    settings: &Settings,
-    clock: &Clock,
-) -> Result<
-    impl Service<
-        http::Request<Body>,
-        Response = Response<impl HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + use<>>,
-        Error = BoxError,
-        Future: Send,
-    > + Clone
-    + Send
-    + Sync
-    + use<>,
-    Error,
-> {
-    let link = Renewed::new(settings, Identity::Ours, clock, Link::new).await?;
-    let cluster = link.current().await.cluster.clone();
-    tracing::info!(url = without_user(&cluster), "the upstream is an API server");
-    let send = move |mut request: http::Request<Body>| {
-        let renewed = Arc::clone(&link);
-        async move {
-            let link = renewed.current().await;
-            let headers = link.credentials.headers(renewed.now()).await;
-            let headers = headers.inspect_err(|fault| renewed.failed(&link, &**fault))?;
-            request.headers_mut().extend(headers);
-            let (seat, transport) = link.lanes.seat();
-            let answer = transport.send(request).await?;
-            if answer.status() == StatusCode::UNAUTHORIZED {
-                renewed.refused(&link);
+impl Apiserver {
+    /// Reads the configuration of `settings` and builds a client. Sends nothing yet. Needs a tokio runtime.
+    ///
+    /// These are kube's layers without its transport, log and retries: the outbox retries, and kube would hide each 429,
+    /// 503 and 504.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read or is not sufficient for a client.
+    pub async fn connect(settings: &Settings, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
+        let forwarder = Some(Forwarder::new(settings, Identity::Callers, &clock).await?);
+        let link = Renewed::new(settings, Identity::Ours, &clock, Link::new).await?;
+        let cluster = link.current().await.cluster.clone();
+        tracing::info!(url = without_user(&cluster), "the upstream is an API server");
+        let send = move |mut request: http::Request<Body>| {
+            let renewed = Arc::clone(&link);
+            async move {
+                let link = renewed.current().await;
+                let headers = link.credentials.headers(renewed.now()).await;
+                let headers = headers.inspect_err(|fault| renewed.failed(&link, &**fault))?;
+                request.headers_mut().extend(headers);
+                let (seat, transport) = link.lanes.seat();
+                let answer = transport.send(request).await?;
+                if answer.status() == StatusCode::UNAUTHORIZED {
+                    renewed.refused(&link);
+                }
+                // The body of a watch keeps its seat.
+                let keep = move |frame| {
+                    let _seat = &seat;
+                    frame
+                };
+                Ok::<_, BoxError>(answer.map(|body| body.map_frame(keep)))
             }
-            // The body of a watch keeps its seat.
-            let keep = move |frame| {
-                let _seat = &seat;
-                frame
-            };
-            Ok(answer.map(|body| body.map_frame(keep)))
-        }
-    };
-    Ok(ServiceBuilder::new().layer(BaseUriLayer::new(cluster)).service_fn(send))
+        };
+        let service = ServiceBuilder::new().layer(BaseUriLayer::new(cluster)).service_fn(send);
+        Ok(Self { forwarder, ..Self::behind(service, settings, clock, metrics) })
+    }
 }
 
 pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {

@@ -99,16 +99,6 @@ pub struct Apiserver {
 type Whole = (Parts, Bytes, Option<OwnedSemaphorePermit>);
 
 impl Apiserver {
-    /// Reads the configuration of `settings` and builds a client. Sends nothing yet. Needs a tokio runtime.
-    ///
-    /// # Errors
-    /// When the configuration cannot be read or is not sufficient for a client.
-    pub async fn connect(settings: &Settings, clock: Clock, metrics: Metrics) -> Result<Self, Error> {
-        let forwarder = Some(Forwarder::new(settings, Identity::Callers, &clock).await?);
-        let behind = Self::behind(connect::service(settings, &clock).await?, settings, clock, metrics);
-        Ok(Self { forwarder, ..behind })
-    }
-
     /// Returns an API server that `service` reaches. Uses only the timeout and the API group of `settings`.
     pub fn behind<S, B>(service: S, settings: &Settings, clock: Clock, metrics: Metrics) -> Self
     where

@@ -33,7 +33,6 @@ use super::rejection::Rejection;
 use super::{Ack, Face, ack, create, decode, guard, respond};
 use crate::access::Caller;
 use crate::event::json::{self, Decoded, FieldValidation, Many};
-use crate::event::repair::Repair;
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
 use crate::server::Reading;
@@ -134,12 +133,9 @@ struct Result {
     warnings: Vec<String>,
 }
 
-/// A decoded text: the group of its event or the refusal, and warnings.
-struct Read {
-    group: std::result::Result<ApiGroup, Rejection>,
-    // LIMIT: as many as a header carries.
-    warnings: Vec<String>,
-}
+/// The refusals of creates that were asked about, by group and namespace; `None` for one that is allowed.
+// LIMIT: one per event of a piece.
+type Verdicts = HashMap<(ApiGroup, SmolStr), Option<Status>>;
 
 /// Whether to continue.
 type Flow = std::ops::ControlFlow<()>;
@@ -278,14 +274,18 @@ impl Batch {
                 return refused;
             }
         };
-        let (events, read) = read_events(texts, group);
-        let (events, read) = self.passed(events, read).await;
+        let (mut events, mut read, mut verdicts) = (Vec::new(), Vec::new(), Verdicts::new());
+        for text in texts {
+            let mut warnings = Vec::new();
+            let passed = self.passed(text, group, &mut verdicts, &mut warnings).await;
+            read.push((passed.map(|event| events.push(event)), warnings));
+        }
         self.face.until_listed(&events).await;
         let claim = || managed_fields::claim(&self.manager);
         let user = self.caller.as_ref().map_or("", |caller| &caller.name);
         let mut taken = self.face.accept_all(events, self.ack, user, claim).into_iter();
-        let mut take = |group| match group {
-            Ok(_) => {
+        let mut take = |passed| match passed {
+            Ok(()) => {
                 // There is one result per decoded event.
                 let taken = taken.next().unwrap_or(Err(Full));
                 taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))
@@ -295,51 +295,40 @@ impl Batch {
                 Err(status)
             }
         };
-        read.into_iter().map(|Read { group, warnings }| Result { taken: take(group), warnings }).collect()
+        read.into_iter().map(|(passed, warnings)| Result { taken: take(passed), warnings }).collect()
     }
 
-    /// Refuses events that the caller may not report, that are invalid, or that exceed its limits. Authorizes each
-    /// namespace once.
-    async fn passed(&self, events: Vec<Event>, mut read: Vec<Read>) -> (Vec<Event>, Vec<Read>) {
-        let caller = self.caller.as_ref();
-        // LIMIT: one per event of a piece.
-        let mut verdicts: HashMap<(ApiGroup, SmolStr), Option<Status>> = HashMap::new();
-        let mut kept = Vec::with_capacity(events.len());
-        let decoded = read.iter_mut().filter(|read| read.group.is_ok());
-        for (event, read) in events.into_iter().zip(decoded) {
-            let Ok(group) = read.group else { continue };
-            let verdict = if caller.is_some() {
-                match verdicts.entry((group, event.metadata.namespace.clone())) {
-                    Entry::Occupied(entry) => entry.into_mut().as_ref(),
-                    Entry::Vacant(entry) => {
-                        let refused = self.face.may_create(caller, group, &event.metadata.namespace).await.err();
-                        entry.insert(refused).as_ref()
-                    }
-                }
-            } else {
-                None
+    /// Decodes an event, of this group unless it states another, and passes it through the checks of a single POST.
+    /// Authorizes each namespace once.
+    async fn passed(
+        &self,
+        text: &[u8],
+        group: ApiGroup,
+        verdicts: &mut Verdicts,
+        warnings: &mut Vec<String>,
+    ) -> std::result::Result<Event, Rejection> {
+        let group = group_of(text, group);
+        let decoded = json::decode(group, text, FieldValidation::Warn);
+        let decoded = decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))?;
+        let Decoded { mut event, warnings: of_members } = decoded;
+        // LIMIT: as many as a header carries.
+        *warnings = respond::carried(&of_members);
+        event.default_namespace();
+        let (caller, namespace) = (self.caller.as_ref(), event.metadata.namespace.clone());
+        if caller.is_some() {
+            let verdict = match verdicts.entry((group, namespace.clone())) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(self.face.may_create(caller, group, &namespace).await.err()),
             };
-            match verdict {
-                // Not recorded for `explain`: a caller without permission for a namespace leaves no trace in it.
-                Some(status) => read.group = Err(guard::rejection(status.clone())),
-                None => match self.pass(group, event) {
-                    Ok((event, repairs)) => {
-                        read.warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
-                        kept.push(event);
-                    }
-                    Err(rejection) => read.group = Err(rejection),
-                },
+            // Not recorded for `explain`: a caller without permission for a namespace leaves no trace in it.
+            if let Some(status) = verdict {
+                return Err(guard::rejection(status.clone()));
             }
         }
-        (kept, read)
-    }
-
-    /// Passes an event through the checks of a single POST.
-    fn pass(&self, group: ApiGroup, mut event: Event) -> std::result::Result<(Event, Vec<Repair>), Rejection> {
-        let namespace = event.metadata.namespace.clone();
-        let passed = create::pass(&self.face, self.caller.as_ref(), group, &namespace, &mut event);
+        let passed = create::pass(&self.face, caller, group, &namespace, &mut event);
         let repairs = passed.inspect_err(|rejection| self.face.note_rejection(&event, 1, rejection))?;
-        Ok((event, repairs))
+        warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
+        Ok(event)
     }
 
     /// Waits until the events have reached the requested `ack`, and appends their results to `lines`. Sends `lines`
@@ -427,24 +416,6 @@ impl Batch {
             }
         }
     }
-}
-
-/// Decodes events, of this group unless they state another. Returns the events, and what was read of each text.
-fn read_events<'t>(texts: impl Iterator<Item = &'t [u8]>, group: ApiGroup) -> (Vec<Event>, Vec<Read>) {
-    let mut events = Vec::new();
-    let read = texts.map(|text| {
-        let group = group_of(text, group);
-        match json::decode(group, text, FieldValidation::Warn) {
-            Ok(Decoded { mut event, warnings }) => {
-                event.default_namespace();
-                events.push(event);
-                Read { group: Ok(group), warnings: respond::carried(&warnings) }
-            }
-            Err(error) => Read { group: Err(Rejection::new(RejectReason::Malformed, error)), warnings: Vec::new() },
-        }
-    });
-    let read = read.collect();
-    (events, read)
 }
 
 /// Returns the text read so far and `data`, without the space at its beginning, which would be searched again with each

@@ -74,7 +74,8 @@ pub(super) fn pass(
     event: &mut Event,
 ) -> Result<Vec<Repair>, Rejection> {
     let repairs = validate_new(face, group, namespace, event)?;
-    face.may_report(caller, group, event)?;
+    face.check_source(caller, group, event, Extent::Whole)?;
+    face.limit(caller, &event.metadata.namespace, Some(event))?;
     face.annotate(caller, event);
     face.0.metrics.count_repairs(&repairs);
     Ok(repairs)

@@ -416,12 +416,6 @@ impl Face {
         changed.map_or(Ok(()), check)
     }
 
-    /// Checks that the caller may report occurrences of an event: its source, and the limits.
-    pub(super) fn may_report(&self, caller: Option<&Caller>, group: ApiGroup, event: &Event) -> Result<(), Rejection> {
-        self.check_source(caller, group, event, Extent::Whole)?;
-        self.limit(caller, &event.metadata.namespace, Some(event))
-    }
-
     /// Takes a token for a write from the budget of each limit.
     pub(super) fn limit(
         &self,

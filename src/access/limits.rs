@@ -89,10 +89,6 @@ impl Limits {
         Self { limits, clock, budgets, hasher: RandomState::new() }
     }
 
-    pub(super) fn settings(&self) -> &[Limit] {
-        &self.limits
-    }
-
     /// Takes a token from the budget of each limit; `refused` is called for each empty budget.
     ///
     /// # Errors

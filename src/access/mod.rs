@@ -199,8 +199,6 @@ pub type Ask = Arc<dyn Fn(Review, Value) -> BoxFuture<'static, Result<Value, Sta
 pub struct Access(Arc<Inner>);
 
 struct Inner {
-    /// Whether callers must authenticate.
-    authenticates: bool,
     live: ArcSwap<Live>,
     tokens: Arc<Answers<Option<Arc<Caller>>>>,
     decisions: Arc<Answers<Decision>>,
@@ -225,7 +223,6 @@ impl Access {
         let turns = Turns::new(settings.fairness, metrics.gauges());
         let limits = Arc::new(Limits::new(settings.limits.clone(), clock.clone()));
         Self(Arc::new(Inner {
-            authenticates: settings.authenticates(),
             live: ArcSwap::from_pointee(Live { settings, limits }),
             tokens: Answers::new(TOKENS_MAX, QUESTIONS_MAX, Option::is_some),
             decisions: Answers::new(DECISIONS_MAX, QUESTIONS_MAX, |decision| decision.allowed),
@@ -248,7 +245,7 @@ impl Access {
             reviews: old.settings.reviews.clone(),
             ..new.clone()
         };
-        let limits = if old.limits.settings() == settings.limits {
+        let limits = if old.settings.limits == settings.limits {
             Arc::clone(&old.limits)
         } else {
             Arc::new(Limits::new(settings.limits.clone(), self.0.clock.clone()))
@@ -259,14 +256,14 @@ impl Access {
 
     /// Whether callers must authenticate.
     pub fn authenticates(&self) -> bool {
-        self.0.authenticates
+        self.0.live.load().settings.authenticates()
     }
 
     /// Whether new settings would let every authenticated caller do everything, unlike the active ones: a file may have
     /// been read while it was written.
     pub fn would_open(&self, new: &Settings) -> bool {
-        let old = self.0.live.load();
-        self.0.authenticates && !old.settings.reviews.is_on && !old.settings.policy.is_empty() && new.policy.is_empty()
+        let old = &self.0.live.load().settings;
+        old.authenticates() && !old.reviews.is_on && !old.policy.is_empty() && new.policy.is_empty()
     }
 
     /// Identifies the caller of a request by its connection and its headers.
@@ -357,7 +354,7 @@ impl Access {
     pub async fn authorize(&self, caller: &Caller, attributes: &Attributes) -> Result<(), Status> {
         let live = self.0.live.load_full();
         let settings = &live.settings;
-        if !self.0.authenticates || !settings.authorizes() {
+        if !settings.authenticates() || !settings.authorizes() {
             return Ok(());
         }
         let allowed = (Verdict::Allowed, Ok(()));
@@ -569,6 +566,6 @@ fn busy(what: &str) -> Status {
 
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").field("authenticates", &self.0.authenticates).finish_non_exhaustive()
+        f.debug_struct("Access").field("authenticates", &self.authenticates()).finish_non_exhaustive()
     }
 }

@@ -105,7 +105,7 @@ impl Upstream {
                 store.get(namespace, name, now)
             }),
             Self::Apiserver(apiserver) => {
-                let group = apiserver.group();
+                let group = apiserver.group;
                 let request = request::get_not_older(group, namespace, name, version);
                 apiserver.ask(Verb::Get, request, |_, body| decode_event(group, body)).await
             }
@@ -118,10 +118,12 @@ impl Upstream {
             // A copy, because the caller keeps its event.
             Self::Embedded(embedded) => embedded.with(Verb::Create, |store, now| store.try_create(event.clone(), now)),
             Self::Apiserver(apiserver) => {
-                let group = apiserver.group();
+                let group = apiserver.group;
                 let request = match group {
                     ApiGroup::Core => request::try_create(group, event),
-                    ApiGroup::Events => request::try_create(group, &conversion::to_events_v1(event, apiserver.wall())),
+                    ApiGroup::Events => {
+                        request::try_create(group, &conversion::to_events_v1(event, apiserver.clock.now().wall))
+                    }
                 };
                 apiserver.ask(Verb::Create, request, |_, body| decode_event(group, body)).await
             }
@@ -133,7 +135,7 @@ impl Upstream {
         match self {
             Self::Embedded(embedded) => embedded.list(namespace, options),
             Self::Apiserver(apiserver) => {
-                let request = request::list(apiserver.group(), namespace, options);
+                let request = request::list(apiserver.group, namespace, options);
                 apiserver.ask_list(Verb::List, request).await
             }
         }
@@ -196,7 +198,7 @@ impl Upstream {
                 embedded.with(Verb::Delete, |store, now| store.delete(namespace, name, options, now))
             }
             Self::Apiserver(apiserver) => {
-                let group = apiserver.group();
+                let group = apiserver.group;
                 let request = request::delete(group, namespace, name, options);
                 apiserver.ask(Verb::Delete, request, |_, body| decode::deleted(group, body)).await
             }
@@ -222,7 +224,7 @@ impl Upstream {
         match self {
             Self::Embedded(embedded) => embedded.delete_collection(namespace, list, options),
             Self::Apiserver(apiserver) => {
-                let request = request::delete_collection(apiserver.group(), namespace, list, options);
+                let request = request::delete_collection(apiserver.group, namespace, list, options);
                 apiserver.ask_list(Verb::Delete, request).await
             }
         }

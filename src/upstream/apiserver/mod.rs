@@ -81,8 +81,8 @@ pub struct Apiserver {
     exchange: Exchange,
     timeout: Duration,
     /// The API group of clients' reads and deletions.
-    group: ApiGroup,
-    clock: Clock,
+    pub(super) group: ApiGroup,
+    pub(super) clock: Clock,
     metrics: Metrics,
     /// Forwards clients' requests; `None` for an API server behind a service.
     forwarder: Option<Forwarder>,
@@ -192,16 +192,6 @@ impl Apiserver {
             failure => status_of(Verb::Get, failure),
         })?;
         serde_json::from_slice(&body).map_err(|_fault| Status::new(502, "BadGateway", "the answer cannot be read"))
-    }
-
-    /// Returns the API group of clients' reads and deletions.
-    pub(super) const fn group(&self) -> ApiGroup {
-        self.group
-    }
-
-    /// Returns the wall time.
-    pub(super) fn wall(&self) -> i64 {
-        self.clock.now().wall
     }
 
     /// Sends a client's request.

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use super::{Store, meta};
+use smol_str::ToSmolStr as _;
+
+use super::Store;
 use crate::clock::Now;
 use crate::event::Event;
 use crate::status::Status;
@@ -121,7 +123,7 @@ fn shown(change: &Change, options: &WatchOptions) -> Option<WatchEvent> {
         (Some(before), None) => {
             // A copy, because it shows the version of the change.
             let mut event = Event::clone(&before);
-            event.metadata.resource_version = meta::version_text(change.revision);
+            event.metadata.resource_version = change.revision.to_smolstr();
             Some(WatchEvent::Deleted(Arc::new(event)))
         }
         (None, None) => None,

@@ -4,10 +4,10 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use smol_str::SmolStr;
+use smol_str::{SmolStr, ToSmolStr as _};
 
 use super::token::Token;
-use super::{Key, Store, meta};
+use super::{Key, Store};
 use crate::clock::Now;
 use crate::event::Event;
 use crate::status::{Status, StatusCause, StatusDetails};
@@ -101,7 +101,7 @@ fn page<'a, I>(mut events: I, prefix: &str, revision: u64, carried: Option<usize
 where
     I: Iterator<Item = (&'a Key, &'a Arc<Event>)>,
 {
-    let mut list = Page { resource_version: meta::version_text(revision), ..Page::default() };
+    let mut list = Page { resource_version: revision.to_smolstr(), ..Page::default() };
     let mut last = None;
     let selects = !(options.field_selector.is_empty() && options.label_selector.is_empty());
     while let Some((key, event)) = events.next() {

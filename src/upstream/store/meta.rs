@@ -11,11 +11,6 @@ const BASE_BYTES_MAX: usize = 58;
 const SUFFIX_LENGTH: usize = 5;
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Returns a resource version as the API shows it.
-pub(super) fn version_text(revision: u64) -> SmolStr {
-    format_smolstr!("{revision}")
-}
-
 /// Returns a random UUID (version 4).
 pub(super) fn random_uid(rng: &mut fastrand::Rng) -> SmolStr {
     let bits = rng.u128(..);

@@ -18,6 +18,8 @@ mod write;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use smol_str::ToSmolStr as _;
+
 pub use changes::{Change, Seen};
 pub use list::Page;
 pub use meta::{drop_server_owned, generated_name};
@@ -228,7 +230,7 @@ impl Store {
     /// Writes `event` with the next revision and restarts its TTL.
     fn put(&mut self, key: Key, mut event: Event, now: Now) -> Arc<Event> {
         self.revision += 1;
-        event.metadata.resource_version = meta::version_text(self.revision);
+        event.metadata.resource_version = self.revision.to_smolstr();
         let size = event.approximate_size();
         let event = Arc::new(event);
         let expires = if self.settings.ttl.is_zero() { NEVER } else { now.mono.after(self.settings.ttl) };

@@ -106,12 +106,6 @@ pub struct SocketFile {
     identity: (u64, u64),
 }
 
-impl SocketFile {
-    fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), identity: identity(path)? })
-    }
-}
-
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
@@ -141,7 +135,7 @@ impl Listener {
             Address::Unix(path) => {
                 remove_stale(path).await?;
                 let listener = UnixListener::bind(path)?;
-                let file = SocketFile::new(path)?;
+                let file = SocketFile { path: path.clone(), identity: identity(path)? };
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
                 Ok(Self::Unix(file, listener))
             }

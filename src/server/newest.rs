@@ -9,12 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 /// A limited number of clients. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Newest(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
+pub(super) struct Newest {
     at_once: usize,
-    open: Mutex<Open>,
+    open: Arc<Mutex<Open>>,
 }
 
 #[derive(Debug, Default)]
@@ -36,16 +33,16 @@ pub(super) struct Entered {
 
 impl Newest {
     pub(super) fn new(at_once: usize) -> Self {
-        Self(Arc::new(Inner { at_once, open: Mutex::default() }))
+        Self { at_once, open: Arc::default() }
     }
 
     /// Adds a client, and ends the oldest one if there are too many.
     pub(super) fn enter(&self) -> Entered {
-        let mut open = self.0.open.lock();
+        let mut open = self.open.lock();
         let (number, ended) = (open.next, CancellationToken::new());
         open.next += 1;
         open.tokens.insert(number, ended.clone());
-        if open.tokens.len() > self.0.at_once
+        if open.tokens.len() > self.at_once
             && let Some((_, oldest)) = open.tokens.pop_first()
         {
             oldest.cancel();
@@ -56,7 +53,7 @@ impl Newest {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.newest.0.open.lock().tokens.remove(&self.number);
+        self.newest.open.lock().tokens.remove(&self.number);
     }
 }
 
@@ -73,6 +70,6 @@ mod tests {
         let ended: Vec<bool> = entered.iter().map(|client| client.ended.is_cancelled()).collect();
         assert_eq!(ended, [true, false, false]);
         drop(entered);
-        assert!(newest.0.open.lock().tokens.is_empty());
+        assert!(newest.open.lock().tokens.is_empty());
     }
 }

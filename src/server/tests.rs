@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{once, unfold};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::http2;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -21,6 +21,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
+fn settings() -> Settings {
+    let (max_connections, beyond) = (1000, Beyond::Waits);
+    Settings { max_connections, beyond, streams: STREAMS, client_timeout: LIMIT, close_timeout: LIMIT }
+}
+
 /// A server and its address.
 async fn server() -> (Server, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -28,13 +33,7 @@ async fn server() -> (Server, SocketAddr) {
     let server = Server {
         listener: listener.into(),
         tls: None,
-        settings: Settings {
-            max_connections: 1000,
-            beyond: Beyond::Waits,
-            streams: STREAMS,
-            client_timeout: LIMIT,
-            close_timeout: LIMIT,
-        },
+        settings: settings(),
         connections: IntGauge::new("unregistered", "connections").unwrap(),
         tasks: TaskTracker::new(),
         end: CancellationToken::new().into(),
@@ -58,6 +57,26 @@ where
     let (server, address) = server().await;
     server.tasks.clone().spawn(server.serve(answering(answer)));
     TcpStream::connect(address).await.unwrap()
+}
+
+/// A connection of a server.
+fn connection() -> Client {
+    let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
+    Client { builder: builder(&settings()), timeout: LIMIT, closing, stop }
+}
+
+/// A client's stream to a server that answers by this function, and the end of the connection. In memory, because time would
+/// pass while a ping is in a socket.
+fn connected_in_memory<F>(
+    answer: impl Fn(Request<Body>) -> F + Clone + Send + Sync + 'static,
+) -> (DuplexStream, JoinSet<Result<(), Fault>>)
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let mut serving = JoinSet::new();
+    serving.spawn(connection().serve(far, Peer::default(), answering(answer)));
+    (near, serving)
 }
 
 /// Answers after `time`, with a body that takes `time` too.
@@ -255,14 +274,7 @@ async fn a_watch_ends_when_its_client_reads_nothing() {
 async fn an_http2_client_that_reads_nothing_is_closed_and_one_that_reads_slowly_is_not() {
     const LARGE: usize = 1 << 20;
     for reads in [false, true] {
-        let settings = server().await.0.settings;
-        // In memory, because time would pass while a ping is in a socket.
-        let (near, far) = tokio::io::duplex(1 << 20);
-        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let connected = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
-        let answer = |_| async { Response::new(Body::from(vec![b'x'; LARGE])) };
-        let mut serving = JoinSet::new();
-        serving.spawn(connected.serve(far, Peer::default(), answering(answer)));
+        let (near, mut serving) = connected_in_memory(|_| async { Response::new(Body::from(vec![b'x'; LARGE])) });
         let mut client = http2::Builder::new(TokioExecutor::new());
         client.initial_stream_window_size(64 << 10).initial_connection_window_size(64 << 10);
         let (mut sender, connection) = client.handshake(TokioIo::new(near)).await.unwrap();
@@ -285,12 +297,7 @@ async fn an_http2_client_that_reads_nothing_is_closed_and_one_that_reads_slowly_
 /// Fault: a connection with only such requests was closed as if none had arrived.
 #[tokio::test(start_paused = true)]
 async fn a_request_with_too_many_fields_is_a_request() {
-    let settings = server().await.0.settings;
-    let (near, far) = tokio::io::duplex(1 << 20);
-    let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-    let connected = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
-    let mut serving = JoinSet::new();
-    serving.spawn(connected.serve(far, Peer::default(), answering(|_| async { Response::default() })));
+    let (near, mut serving) = connected_in_memory(|_| async { Response::default() });
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.unwrap();
     let mut client = JoinSet::new();
     client.spawn(connection.map(drop));
@@ -306,16 +313,10 @@ async fn a_request_with_too_many_fields_is_a_request() {
 #[tokio::test(start_paused = true)]
 async fn an_http2_connection_without_a_request_is_closed_and_one_with_a_watch_is_not() {
     for is_watch in [false, true] {
-        let settings = server().await.0.settings;
-        let (near, far) = tokio::io::duplex(1 << 20);
-        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let connected = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
-        let answer = move |_| async move {
+        let (near, mut serving) = connected_in_memory(move |_| async move {
             let watch = futures_util::stream::pending::<Result<Bytes, Infallible>>();
             Response::new(if is_watch { Body::from_stream(watch) } else { Body::from("here") })
-        };
-        let mut serving = JoinSet::new();
-        serving.spawn(connected.serve(far, Peer::default(), answering(answer)));
+        });
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.unwrap();
         let mut client = JoinSet::new();
         client.spawn(connection.map(drop));
@@ -340,7 +341,7 @@ async fn an_http2_connection_without_a_request_is_closed_and_one_with_a_watch_is
 async fn answers_over_http2_that_are_ready_together_share_a_write() {
     const COUNT: usize = 4;
     const LENGTH: usize = 900;
-    let (settings, writes) = (server().await.0.settings, Arc::new(Mutex::new(Vec::new())));
+    let writes = Arc::new(Mutex::new(Vec::new()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (seen, together) = (Arc::clone(&writes), Arc::new(Barrier::new(COUNT)));
@@ -355,9 +356,7 @@ async fn answers_over_http2_that_are_ready_together_share_a_write() {
     serving.spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
         let stream = InspectWriter::new(stream, move |written: &[u8]| seen.lock().unwrap().push(written.len()));
-        let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-        let client = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
-        client.serve(stream, Peer::default(), answer).await
+        connection().serve(stream, Peer::default(), answer).await
     });
     let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
     let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
@@ -426,14 +425,8 @@ async fn a_connection_whose_request_panics_is_not_counted_any_more() {
 /// Fault: bodies that were not read took a mebibyte of each connection, outside of the limits of bodies.
 #[tokio::test(start_paused = true)]
 async fn bodies_that_are_not_read_take_little_room() {
-    let settings = server().await.0.settings;
-    let (near, far) = tokio::io::duplex(1 << 20);
-    let (closing, stop) = (CancellationToken::new(), CancellationToken::new());
-    let connected = Client { builder: builder(&settings), timeout: LIMIT, closing, stop };
+    let (near, _serving) = connected_in_memory(async |_unread| std::future::pending().await);
     let mut tasks = JoinSet::new();
-    tasks.spawn(
-        connected.serve(far, Peer::default(), answering(async |_unread| std::future::pending().await)).map(drop),
-    );
     let sent = Arc::new(Mutex::new(0));
     let written = Arc::clone(&sent);
     let counted = InspectWriter::new(near, move |bytes: &[u8]| *written.lock().unwrap() += bytes.len());

@@ -17,12 +17,12 @@ use crate::server::{Origins, Peer, PeerCertificate};
 const EVENTS: &str = "/api/v1/namespaces/shop/events";
 
 /// An interface whose callers have client certificates, and may do everything.
-fn shared(fairness: access::Fairness) -> Face {
+pub(super) fn shared(fairness: access::Fairness) -> Face {
     let policy = vec![access::Rule { users: vec![Pattern::Prefix("".into())], ..Default::default() }];
     guarded(access::Settings { certificates: true, policy, fairness, ..access::Settings::default() }).0
 }
 
-async fn ask(face: &Face, caller: &str, method: Method, path: &str, body: impl Into<Body>) -> Response {
+pub(super) async fn ask(face: &Face, caller: &str, method: Method, path: &str, body: impl Into<Body>) -> Response {
     let certificate = PeerCertificate { common_name: caller.into(), organizations: Vec::new(), expires: i64::MAX };
     let peer = Peer { address: None, certificate: Some(certificate) };
     let request = Request::builder().method(method).uri(path).extension(peer);

@@ -318,12 +318,12 @@ mod tests {
     use http_body_util::BodyExt as _;
     use tower::ServiceExt as _;
 
+    use super::fair_tests::{ask, shared};
     use super::*;
     use crate::access;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Pattern, Policy};
     use crate::event::ApiGroup;
-    use crate::server::{Peer, PeerCertificate};
     use crate::shard;
     use crate::upstream::{Embedded, UpdateOptions, Writer, store};
 
@@ -393,8 +393,7 @@ mod tests {
     #[tokio::test]
     async fn long_lists_that_their_caller_does_not_read_keep_others_out_only_together() {
         const LIST: &str = "/api/v1/events";
-        let policy = vec![access::Rule { users: vec![Pattern::Prefix("reader-".into())], ..Default::default() }];
-        let (face, _) = guarded(access::Settings { certificates: true, policy, ..access::Settings::default() });
+        let face = shared(access::Fairness::default());
         for number in 0..200 {
             let mut event = crate::event::Event::default();
             event.metadata.namespace = "shop".into();
@@ -404,31 +403,24 @@ mod tests {
             let writer = Writer { manager: "test".into(), group: ApiGroup::Core };
             face.0.upstream.update(event, &UpdateOptions { writer, dry_run: false }).await.unwrap();
         }
-        let list = async |reader: u8, path: &str| {
-            let common_name = format!("reader-{reader}");
-            let certificate = PeerCertificate { common_name, organizations: Vec::new(), expires: i64::MAX };
-            let peer = Peer { address: None, certificate: Some(certificate) };
-            let request = Request::get(path).extension(peer).body(Body::empty()).unwrap();
-            let Ok(answer) = face.service(Origins::any_host()).oneshot(request).await;
-            answer
-        };
-        let unread = list(1, LIST).await;
+        let list = async |reader: &str, path: &str| ask(&face, reader, Method::GET, path, "").await;
+        let unread = list("a", LIST).await;
         let size = unread.body().size_hint().exact().unwrap();
         assert_eq!(unread.status(), StatusCode::OK);
         let all = MAX_LIST_BYTES.get() as u64;
         assert!(size <= all / 2 && size > all / 3, "{size}");
         assert_eq!(face.0.metrics.list_bytes.get(), size.cast_signed());
-        assert_eq!(list(1, LIST).await.status(), StatusCode::TOO_MANY_REQUESTS, "a caller has half");
-        assert_eq!(list(1, "/api/v1/events?limit=5").await.status(), StatusCode::OK, "a short answer is not counted");
-        let other = list(2, LIST).await;
+        assert_eq!(list("a", LIST).await.status(), StatusCode::TOO_MANY_REQUESTS, "a caller has half");
+        assert_eq!(list("a", "/api/v1/events?limit=5").await.status(), StatusCode::OK, "a short answer is not counted");
+        let other = list("b", LIST).await;
         assert_eq!(other.status(), StatusCode::OK, "the other half");
-        let refused = list(3, LIST).await;
+        let refused = list("c", LIST).await;
         assert_eq!(
             (refused.status(), &refused.headers()["retry-after"]),
             (StatusCode::TOO_MANY_REQUESTS, &"1".parse().unwrap())
         );
         drop((unread, other));
-        let whole = list(1, LIST).await.into_body().collect().await.unwrap().to_bytes();
+        let whole = list("a", LIST).await.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(whole.len() as u64, size);
         assert_eq!(face.0.metrics.list_bytes.get(), 0);
     }

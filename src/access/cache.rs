@@ -119,7 +119,6 @@ impl<V> Drop for InFlight<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> Answers<V> {
-    /// Creates an empty cache with these limits.
     pub(super) fn new(entries_max: NonZeroUsize, questions_max: usize, accepts: fn(&V) -> bool) -> Arc<Self> {
         let [accepted, refused] = [(); 2].map(|()| lru(entries_max));
         let inner = Inner { accepted, refused, asking: HashMap::new(), questions: 0, away: None };

@@ -37,9 +37,7 @@ use web::Passwords;
 /// The delivery loop runs at least every five seconds; after this time it counts as stuck.
 const STUCK: Duration = Duration::from_secs(30);
 
-/// Paths of liveness.
 const LIVE: [&str; 3] = ["/livez", "/healthz", "/-/healthy"];
-/// Paths of readiness.
 const READY: [&str; 2] = ["/readyz", "/-/ready"];
 
 /// The admin endpoints. Clones share one state.
@@ -179,7 +177,6 @@ impl Admin {
         ]
     }
 
-    /// Describes the state of the upstream.
     fn upstream(&self) -> String {
         let monitor = &self.0.monitor;
         let forbidden = Verb::OF_DELIVERY.into_iter().filter(|verb| monitor.is_forbidden(*verb));

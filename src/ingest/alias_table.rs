@@ -81,7 +81,6 @@ impl AliasTable {
         Self { known: Mutex::default(), max }
     }
 
-    /// Returns the number of known names.
     pub(super) fn len(&self) -> usize {
         self.known.lock().names.len()
     }

@@ -28,11 +28,9 @@ pub struct Aliases {
 /// A client's patch of an event that it posted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Growth {
-    /// The new count of the client.
     pub(super) count: Option<i32>,
     /// The new lastTimestamp; `Some(None)` deletes it.
     pub(super) last_timestamp: Option<Option<Time>>,
-    /// The new message.
     pub(super) message: Option<SmolStr>,
     /// The new series of a new-style event; a count of 0, or a missing time, leaves the known one.
     pub(super) series: Option<EventSeries>,
@@ -176,7 +174,6 @@ impl Aliases {
         Self { known: AliasTable::new(max), secret }
     }
 
-    /// Returns the number of known names.
     pub(super) fn len(&self) -> usize {
         self.known.len()
     }

@@ -29,7 +29,6 @@ const SENDER_PAUSE: u32 = 10;
 /// A request without its body. Must be the last extractor of the head, because it takes the headers.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// API group of the path.
     pub(super) group: ApiGroup,
     /// Namespace in the path; may be empty.
     pub(super) namespace: String,
@@ -103,7 +102,6 @@ impl Asked {
         self.caller.as_ref().map_or("", |caller| &caller.name)
     }
 
-    /// Negotiates the form of the answer.
     pub(super) fn form(&self, face: &Face) -> Result<Form, Rejection> {
         Form::negotiate(self.group, || face.0.shards.clock().now().wall, self.query(), &self.headers)
     }
@@ -125,7 +123,6 @@ impl Asked {
         managed_fields::claim(&self.writer().manager)
     }
 
-    /// Returns the field manager of a write.
     pub(super) fn writer(&self) -> Writer {
         Writer { manager: manager(self.query(), &self.headers), group: self.group }
     }

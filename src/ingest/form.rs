@@ -16,7 +16,6 @@ use crate::status::{Status, StatusDetails};
 pub(super) struct Form {
     pub(super) group: ApiGroup,
     pub(super) media: Media,
-    /// View of an event.
     pub(super) view: View,
     /// Whether JSON is indented.
     pub(super) pretty: bool,

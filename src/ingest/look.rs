@@ -288,7 +288,6 @@ impl Face {
         json!({ "received": received, "written": written, "lost": lost, "lostByFault": by_fault })
     }
 
-    /// Returns the ledger.
     fn ledger(&self) -> Value {
         let balance = self.0.shards.balance();
         let ledger = &balance.ledger;

@@ -231,7 +231,6 @@ impl Face {
     }
 }
 
-/// Returns the table of paths and methods.
 fn routes() -> Vec<(String, MethodRouter<Face>)> {
     let mut routes = discovery::routes();
     // Not nested: a nested router builds the URI of each request again.

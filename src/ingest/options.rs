@@ -42,7 +42,6 @@ impl Faults {
         self.push("FieldValueInvalid", field, message);
     }
 
-    /// Adds a parameter that is not allowed.
     fn forbidden(&mut self, field: &str, message: &str) {
         self.push("FieldValueForbidden", field, message);
     }
@@ -77,12 +76,10 @@ impl<'q> Parameters<'q> {
         Self(pairs(query).collect())
     }
 
-    /// Returns the values of a parameter.
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
 
-    /// Returns the first value of a parameter.
     pub(super) fn first(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
@@ -121,7 +118,6 @@ pub(super) fn pairs(query: Option<&str>) -> impl Iterator<Item = (Cow<'_, str>, 
     pairs.flat_map(|pair| form_urlencoded::parse(pair.as_bytes()))
 }
 
-/// Returns the first value of a parameter.
 pub(super) fn first<'q>(query: Option<&'q str>, name: &str) -> Option<Cow<'q, str>> {
     pairs(query).find(|(key, _)| key == name).map(|(_, value)| value)
 }

@@ -12,7 +12,6 @@ use crate::status::Status;
 pub(super) struct Rejection {
     /// Reason under which the ledger counts it, if it may have been an occurrence.
     pub(super) reason: RejectReason,
-    /// Answer to the client.
     pub(super) status: Box<Status>,
     /// Set if the upstream might take the event.
     pub(super) unable: Option<Unable>,

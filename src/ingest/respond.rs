@@ -22,7 +22,6 @@ const OUTCOME: HeaderName = HeaderName::from_static("eventweir-outcome");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// Returns an answer with this media type.
 pub(super) fn bytes(code: StatusCode, media: Media, body: impl Into<Body>) -> Response {
     (code, [(CONTENT_TYPE, HeaderValue::from_static(media.label()))], body.into()).into_response()
 }
@@ -159,7 +158,6 @@ pub(super) fn warn(response: &mut Response, warning: &str) {
     }
 }
 
-/// Returns a list of events.
 pub(super) fn list(form: Form, list: &EventList) -> Response {
     let Form { group, view, media, now, .. } = form;
     let mut body = Vec::with_capacity(1024);

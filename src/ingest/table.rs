@@ -14,7 +14,6 @@ pub(super) struct Table {
     pub(super) group: ApiGroup,
     pub(super) version: MetaVersion,
     pub(super) include: Include,
-    /// Whether columns are described.
     pub(super) columns: Columns,
     /// End of the ages, in unix nanoseconds.
     pub(super) now: i64,

@@ -121,7 +121,6 @@ impl Drop for Retried {
     }
 }
 
-/// A change of one event.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) group: ApiGroup,

@@ -30,7 +30,6 @@ pub struct Metrics {
     pub(super) in_flight: IntGauge,
     /// Open tunnels.
     pub(super) tunnels: IntGauge,
-    /// Bytes of response bodies.
     pub(super) bytes: IntCounter,
 }
 
@@ -58,7 +57,6 @@ impl Metrics {
         }
     }
 
-    /// Begins a request.
     pub(super) const fn begin(&self) -> Counted<'_> {
         Counted { metrics: self, kind: Kind::Failed }
     }
@@ -72,7 +70,6 @@ pub(super) struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    /// Sets the result.
     pub(super) const fn is(&mut self, kind: Kind) {
         self.kind = kind;
     }

@@ -21,9 +21,7 @@ pub(super) struct Answers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of checks.
     checks: u64,
-    /// Number of requests.
     requests: u64,
     /// Requests that are not answered to the end.
     // LIMIT: `Settings::streams`.
@@ -36,7 +34,6 @@ struct State {
 }
 
 impl Answers {
-    /// Begins a request.
     pub(super) fn begin(self: &Arc<Self>) -> Running {
         let mut state = self.0.lock();
         state.requests += 1;

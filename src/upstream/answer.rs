@@ -38,7 +38,6 @@ pub(super) enum Failure {
     Denied(Box<Denial>),
     /// The request cannot be built: a name is too long for a URL.
     Unsendable(String),
-    /// The deadline passed.
     Deadline,
     /// The request was not sent: no connection, or a failed TLS handshake. Or the API server has left it unprocessed.
     NotSent(String),
@@ -51,7 +50,6 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// Returns the text of the failure.
     pub(super) fn words(&self) -> &str {
         match self {
             Self::Denied(denial) => &denial.status.message,

@@ -91,7 +91,6 @@ impl Embedded {
         Ok(list)
     }
 
-    /// Watches the events of one namespace or of all.
     pub(super) fn watch(&self, namespace: Option<&str>, options: WatchOptions) -> Result<EmbeddedWatch, Status> {
         self.metrics.count(Verb::Watch, None, Duration::ZERO);
         EmbeddedWatch::new(self.clone(), namespace, options)

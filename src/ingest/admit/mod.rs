@@ -36,7 +36,6 @@ use crate::shard::{Unable, Writer};
 use crate::status::Status;
 use review::{Request, Review, answer};
 
-/// Path of the webhook.
 pub(super) const PATH: &str = crate::access::ADMISSION;
 
 /// LIMIT: remembered events with an allowed series; beyond it the least recently used one is evicted, and its next
@@ -66,7 +65,6 @@ impl Default for Admission {
     }
 }
 
-/// State of admission.
 #[derive(Debug)]
 pub(super) struct Admitting {
     settings: Admission,

@@ -62,7 +62,6 @@ struct UserInfo {
 }
 
 impl<'a> Review<'a> {
-    /// Decodes a review.
     pub(super) fn read(body: &'a [u8]) -> Result<Self, Status> {
         let review: Self = serde_json::from_slice(body)
             .map_err(|fault| Status::bad_request(format!("the body is not an AdmissionReview: {fault}")))?;

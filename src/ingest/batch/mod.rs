@@ -101,7 +101,6 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
 }
 
-/// A batch that is being read.
 struct Batch {
     face: Face,
     /// When the client is answered.

@@ -19,7 +19,6 @@ use crate::clock::Now;
 
 const CA: &str = "ca.crt";
 const CA_KEY: &str = "ca.key";
-/// Common name of the authority.
 const CA_NAME: &str = "eventweir CA";
 const DAY: i64 = 86_400;
 /// Validity of the authority.

@@ -67,7 +67,6 @@ const LONG_ANSWERS: usize = 8;
 /// The service that sends requests.
 type Exchange = BoxCloneSyncService<http::Request<Body>, Response<AnswerBody>, BoxError>;
 
-/// The body of an answer, as a stream.
 type AnswerBody = UnsyncBoxBody<Bytes, BrokenOff>;
 
 /// An answer's body that ended early.
@@ -86,7 +85,6 @@ pub struct Apiserver {
     metrics: Metrics,
     /// Forwards clients' requests; `None` for an API server behind a service.
     forwarder: Option<Forwarder>,
-    /// Forwards impersonated requests.
     impersonator: Option<Forwarder>,
     /// The most recent retryable failure, for the log.
     fault: Arc<ArcSwapOption<String>>,

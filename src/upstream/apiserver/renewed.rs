@@ -95,7 +95,6 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         self.current.load_full()
     }
 
-    /// Returns the time.
     pub(super) fn now(&self) -> Mono {
         self.clock.now().mono
     }

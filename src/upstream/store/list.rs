@@ -96,7 +96,6 @@ impl Store {
     }
 }
 
-/// Returns the next page of `events`.
 fn page<'a, I>(mut events: I, prefix: &str, revision: u64, carried: Option<usize>, options: &ListOptions) -> Page
 where
     I: Iterator<Item = (&'a Key, &'a Arc<Event>)>,

@@ -50,7 +50,6 @@ pub struct Store {
     bytes: usize,
     /// Events evicted because of a limit since the start.
     evicted: u64,
-    /// Generates uids.
     rng: fastrand::Rng,
 }
 

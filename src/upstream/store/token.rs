@@ -18,7 +18,6 @@ pub(super) struct Token {
 }
 
 impl Token {
-    /// Encodes the token.
     pub(super) fn to_text(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }

@@ -250,16 +250,10 @@ fn decoded(segment: &str) -> Cow<'_, str> {
     percent_decode_str(segment).decode_utf8_lossy()
 }
 
-/// Returns the reason under which the ledger counts a refused event.
-const fn reason_of(status: &Status) -> RejectReason {
-    match status.code {
-        429 => RejectReason::Limited,
-        _ => RejectReason::Denied,
-    }
-}
-
+/// Rejects an event, with the reason under which the ledger counts it.
 pub(super) fn rejection(status: Status) -> Rejection {
-    Rejection::new(reason_of(&status), status)
+    let reason = if status.code == 429 { RejectReason::Limited } else { RejectReason::Denied };
+    Rejection::new(reason, status)
 }
 
 /// Whether a refusal says that the right of a caller is not known.

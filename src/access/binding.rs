@@ -48,7 +48,11 @@ impl Binding {
         if !self.binds(caller) {
             return Ok(());
         }
-        let (source, [host, component, controller]) = (&event.source, source_fields(group));
+        let source = &event.source;
+        let [host, component, controller] = match group {
+            ApiGroup::Core => ["source.host", "source.component", "reportingComponent"],
+            ApiGroup::Events => ["deprecatedSource.host", "deprecatedSource.component", "reportingController"],
+        };
         match caller.name.strip_prefix(NODE) {
             Some(node) => {
                 let fields = [(host, &source.host), ("reportingInstance", &event.reporting_instance)];
@@ -138,14 +142,6 @@ fn foreign(caller: &Caller, group: ApiGroup, event: &Event, field: &str, text: &
     let why = format!("User {:?} cannot report {field} {text:?}", caller.name);
     let message = format!("{text:?}: not a source of this user");
     with_cause(refused(group.name(), "events", &event.metadata.name, &why), &message, field)
-}
-
-/// Returns an API group's names of host, component and controller.
-const fn source_fields(group: ApiGroup) -> [&'static str; 3] {
-    match group {
-        ApiGroup::Core => ["source.host", "source.component", "reportingComponent"],
-        ApiGroup::Events => ["deprecatedSource.host", "deprecatedSource.component", "reportingController"],
-    }
 }
 
 #[cfg(test)]

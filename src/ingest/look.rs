@@ -137,10 +137,6 @@ impl TopQuery {
         let contains = |text: &str| text.to_ascii_lowercase().contains(&self.filter);
         self.is_seen(namespace) && (self.filter.is_empty() || contains(namespace) || others.into_iter().any(contains))
     }
-
-    fn wants_group(&self, group: &Group) -> bool {
-        self.wants(&group.namespace, [&*group.kind, &*group.reason, &*group.component])
-    }
 }
 
 /// Returns one configuration's counts of a reason.
@@ -236,7 +232,9 @@ impl Face {
         let table = |name: fn(&Group) -> &smol_str::SmolStr| {
             // LIMIT: the number of groups.
             let mut sums = std::collections::HashMap::<&str, (f64, u64, u64)>::new();
-            for group in groups.iter().filter(|group| query.wants_group(group)) {
+            let wants =
+                |group: &&Group| query.wants(&group.namespace, [&*group.kind, &*group.reason, &*group.component]);
+            for group in groups.iter().filter(wants) {
                 let sum = sums.entry(name(group)).or_default();
                 sum.0 += group.recent.per_second(now.mono);
                 sum.1 += group.recent.within(window, now.mono);

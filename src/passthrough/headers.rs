@@ -74,11 +74,6 @@ pub(super) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE) && headers.get_all(CONNECTION).iter().flat_map(listed).any(|name| name == UPGRADE)
 }
 
-/// Whether the request has an impersonation header.
-pub(super) fn impersonates(headers: &HeaderMap) -> bool {
-    headers.keys().any(is_impersonation)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,11 +5,10 @@ use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::headers;
 use crate::access::{AUTHENTICATED, Access, Caller, Purpose, SERVICE_ACCOUNT};
 use crate::server::Peer;
 use crate::status::Status;
-use crate::upstream::apiserver::Forwarder;
+use crate::upstream::apiserver::{Forwarder, is_impersonation};
 
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
 const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
@@ -34,7 +33,7 @@ impl Callers {
     /// headers itself: the apiserver would ask whether eventweir may impersonate that user, and not whether the caller may.
     pub(super) async fn name(&self, parts: &Parts) -> Result<HeaderMap, Status> {
         let caller = self.access.identify(parts.extensions.get(), &parts.headers, Purpose::Other).await?;
-        if headers::impersonates(&parts.headers) {
+        if parts.headers.keys().any(is_impersonation) {
             return Err(forbidden("a request with a client certificate cannot impersonate another user as well"));
         }
         naming(&caller).ok_or_else(|| forbidden("a name in the client certificate cannot be sent in a header"))

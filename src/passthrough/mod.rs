@@ -37,7 +37,7 @@ pub use metrics::Metrics;
 use crate::event::ApiGroup;
 use crate::server::{Answer, FairPlaces, Origins};
 use crate::status::Status;
-use crate::upstream::apiserver::is_of_eventweir;
+use crate::upstream::apiserver::{is_impersonation, is_of_eventweir};
 use events::Names;
 use metrics::Kind;
 use tokens::Tokens;
@@ -126,7 +126,7 @@ impl Passthrough {
         match Route::of(request.method(), request.uri().path()) {
             Route::Ours => (Kind::Events, S::clone(face).run(request).await),
             // Only the apiserver can authorise impersonation. Another eventweir has merged its events already.
-            Route::Write if headers::impersonates(request.headers()) || is_of_eventweir(request.headers()) => {
+            Route::Write if request.headers().keys().any(is_impersonation) || is_of_eventweir(request.headers()) => {
                 self.forward(request).await
             }
             // Boxed, so that the future of the other routes stays small.

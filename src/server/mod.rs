@@ -381,7 +381,7 @@ fn service(
         progress.is_unread.store(has_body, Ordering::Relaxed);
         let (closing, progress) = (closing.clone(), Arc::clone(&progress));
         let request = if has_body {
-            request.map(|body| Body::new(Noted::new(body, Arc::clone(&progress))))
+            request.map(|body| Body::new(Noted { body, progress: Arc::clone(&progress) }))
         } else {
             request.map(Body::new)
         };

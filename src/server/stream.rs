@@ -121,14 +121,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
 
 /// The body of a request over HTTP/1.1. Notes whether it has been read to its end.
 pub(super) struct Noted {
-    body: Incoming,
-    progress: Arc<Progress>,
-}
-
-impl Noted {
-    pub(super) const fn new(body: Incoming, progress: Arc<Progress>) -> Self {
-        Self { body, progress }
-    }
+    pub(super) body: Incoming,
+    pub(super) progress: Arc<Progress>,
 }
 
 impl HttpBody for Noted {

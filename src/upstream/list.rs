@@ -135,11 +135,6 @@ pub struct WatchOptions {
 }
 
 impl WatchOptions {
-    /// Whether the stream begins with the existing events.
-    pub fn starts_with_events(&self) -> bool {
-        self.send_initial_events.unwrap_or(self.resource_version == 0)
-    }
-
     /// Whether the selectors match the event.
     pub fn matches(&self, event: &Event) -> bool {
         self.field_selector.matches(event) && self.label_selector.matches(event)

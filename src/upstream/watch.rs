@@ -54,7 +54,7 @@ impl EmbeddedWatch {
     pub(super) fn new(embedded: Embedded, namespace: Option<&str>, options: WatchOptions) -> Result<Self, Status> {
         let newest = embedded.newest();
         let (mut existing, mut revision) = (None, options.resource_version);
-        if options.starts_with_events() {
+        if options.send_initial_events.unwrap_or(options.resource_version == 0) {
             let list = ListOptions {
                 field_selector: options.field_selector.clone(),
                 label_selector: options.label_selector.clone(),

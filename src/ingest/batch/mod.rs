@@ -55,9 +55,6 @@ const PIECE: usize = 512;
 /// As `PIECE`, for `ack: accepted`, where no answer waits: decoded events are still in the CPU's cache when accepted.
 const SHORT_PIECE: usize = 32;
 
-/// Approximate bytes of the result of an accepted event.
-const LINE_BYTES: usize = 64;
-
 /// `POST /eventweir/v1/events`
 pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) -> Response {
     let ack = match ack::wanted(&face, &asked.headers) {
@@ -337,7 +334,6 @@ impl Batch {
         let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
         let fates = if self.ack == Ack::Written { self.fates(&mut results).await } else { Vec::new() };
         let mut fates = fates.into_iter();
-        lines.reserve(results.len().saturating_mul(LINE_BYTES));
         for Result { taken, warnings } in results {
             self.number = self.number.saturating_add(1);
             match taken {

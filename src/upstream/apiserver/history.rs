@@ -1,7 +1,6 @@
 //! Lists the API server's events in pages and then watches them, with kube's watcher. It resumes, requests bookmarks,
 //! lists again after a 410 and backs off.
 
-use std::borrow::Cow;
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,11 +12,11 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Body as HttpBody, Frame};
+use kube::Api;
 use kube::client::Body;
 use kube::core::ObjectMeta;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Resource};
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -83,31 +82,23 @@ impl<'de> Deserialize<'de> for Watched {
     }
 }
 
-impl Resource for Watched {
-    type DynamicType = ();
+impl k8s_openapi::Resource for Watched {
+    const API_VERSION: &'static str = "v1";
+    const GROUP: &'static str = "";
+    const KIND: &'static str = "Event";
+    const VERSION: &'static str = "v1";
+    const URL_PATH_SEGMENT: &'static str = "events";
     type Scope = k8s_openapi::NamespaceResourceScope;
+}
 
-    fn kind((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("Event")
-    }
+impl k8s_openapi::Metadata for Watched {
+    type Ty = ObjectMeta;
 
-    fn group((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("")
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("v1")
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("events")
-    }
-
-    fn meta(&self) -> &ObjectMeta {
+    fn metadata(&self) -> &ObjectMeta {
         &self.meta
     }
 
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.meta
     }
 }

@@ -276,11 +276,11 @@ mod tests {
 
     const LIST: &str = r#"{"kind":"EventList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[]}"#;
 
-    fn behind<S>(service: S, clock: Clock) -> Apiserver
+    fn behind<A>(answer: A, clock: Clock) -> Apiserver
     where
-        S: tower::Service<Request<Body>, Response = Response<AnswerBody>, Error = BoxError, Future: Send>,
-        S: Clone + Send + Sync + 'static,
+        A: Fn(Request<Body>) -> Response<AnswerBody> + Clone + Send + Sync + 'static,
     {
+        let service = tower::service_fn(move |request| std::future::ready(Ok::<_, BoxError>(answer(request))));
         let (registry, settings) = (prometheus::Registry::new(), Settings::default());
         Apiserver::behind(service, &settings, clock, crate::upstream::Metrics::new(&registry))
     }
@@ -314,9 +314,9 @@ mod tests {
                     }
                     std::task::Poll::Ready(None)
                 }));
-            async move { Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(pieces)))) }
+            Response::new(boxed(StreamBody::new(pieces)))
         };
-        let shown = first(&behind(tower::service_fn(answer), clock), 4).await;
+        let shown = first(&behind(answer, clock), 4).await;
         let too_short = "the watch ended at once";
         assert_eq!(shown[..], ["Begins", "Complete", too_short, too_short]);
         assert_eq!(watches.load(Ordering::Relaxed), 3);
@@ -335,9 +335,9 @@ mod tests {
             time.advance(WATCH_MIN);
             let pieces: Vec<_> = body.into_bytes().chunks(1 << 16).map(Bytes::copy_from_slice).collect();
             let pieces = stream::iter(pieces).map(|piece| Ok::<_, BoxError>(Frame::data(piece)));
-            async move { Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(pieces)))) }
+            Response::new(boxed(StreamBody::new(pieces)))
         };
-        let shown = first(&behind(tower::service_fn(answer), clock), 3).await;
+        let shown = first(&behind(answer, clock), 3).await;
         assert!(shown[2].starts_with("Stored"), "{:.99}", shown[2]);
     }
 
@@ -349,9 +349,9 @@ mod tests {
         let answer = move |_: Request<Body>| {
             assert!(asked.fetch_add(1, Ordering::Relaxed) < 9);
             let list = r#"{"metadata":{"resourceVersion":"7","continue":"x"},"items":[]}"#;
-            async move { Ok::<_, BoxError>(Response::new(boxed(Body::from(list.as_bytes().to_vec())))) }
+            Response::new(boxed(Body::from(list.as_bytes().to_vec())))
         };
-        let shown = first(&behind(tower::service_fn(answer), Clock::manual(0)), 4).await;
+        let shown = first(&behind(answer, Clock::manual(0)), 4).await;
         let repeats = "the list repeats a page";
         assert_eq!(shown[..], ["Begins", repeats, "Begins", repeats]);
         assert_eq!(pages.load(Ordering::Relaxed), 4);
@@ -372,9 +372,9 @@ mod tests {
                 };
                 let mut answer = Response::new(boxed(Body::from(body.as_bytes().to_vec())));
                 *answer.status_mut() = StatusCode::from_u16(code).unwrap();
-                async move { Ok::<_, BoxError>(answer) }
+                answer
             };
-            let apiserver = behind(tower::service_fn(answer), Clock::manual(0));
+            let apiserver = behind(answer, Clock::manual(0));
             let follow = apiserver.history(None, Arc::new(|| ())).for_each(|_| ready(()));
             tokio::time::timeout(Duration::from_secs(600), follow).await.unwrap_err();
             let number = requests.load(Ordering::Relaxed);
@@ -396,9 +396,9 @@ mod tests {
             time.advance(WATCH_MIN);
             let end = watch.map(|_| Err::<Frame<Bytes>, BoxError>("the connection was closed".into()));
             let pieces = stream::iter([Ok(Frame::data(Bytes::from(body)))].into_iter().chain(end));
-            async move { Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(pieces)))) }
+            Response::new(boxed(StreamBody::new(pieces)))
         };
-        let apiserver = behind(tower::service_fn(answer), clock);
+        let apiserver = behind(answer, clock);
         let follow = apiserver.history(None, Arc::new(|| ())).for_each(|_| ready(()));
         tokio::time::timeout(Duration::from_secs(600), follow).await.unwrap_err();
         let number = asked.load(Ordering::Relaxed);
@@ -414,9 +414,9 @@ mod tests {
             if is_watch(&request) {
                 *answer.status_mut() = StatusCode::GONE;
             }
-            async move { Ok::<_, BoxError>(answer) }
+            answer
         };
-        let shown = first(&behind(tower::service_fn(answer), Clock::manual(0)), 5).await;
+        let shown = first(&behind(answer, Clock::manual(0)), 5).await;
         assert_eq!([&shown[0], &shown[1], &shown[3], &shown[4]], ["Begins", "Complete", "Begins", "Complete"]);
         assert!(shown[2].contains("too old"), "{shown:?}");
     }
@@ -437,13 +437,9 @@ mod tests {
             let long = stream::iter((0..pieces).map(|_| Ok(Frame::data(Bytes::from(vec![b'x'; 1 << 20])))));
             let list = stream::iter((pieces == 0).then(|| Ok::<_, BoxError>(Frame::data(Bytes::from(LIST)))));
             seen.lock().push(query);
-            async move {
-                Ok::<_, BoxError>(Response::new(boxed(StreamBody::new(
-                    long.chain(list).chain(stream::pending()).take(pieces.max(1)),
-                ))))
-            }
+            Response::new(boxed(StreamBody::new(long.chain(list).chain(stream::pending()).take(pieces.max(1)))))
         };
-        let shown = first(&behind(tower::service_fn(answer), Clock::manual(0)), 5).await;
+        let shown = first(&behind(answer, Clock::manual(0)), 5).await;
         assert!(shown[1].contains("a page of the list is too long"), "{shown:?}");
         assert!(shown[4].contains("a frame of the watch is too long"), "{shown:?}");
         assert_eq!([&shown[0], &shown[2], &shown[3]], ["Begins", "Begins", "Complete"]);

@@ -103,7 +103,8 @@ impl Face {
         user: &str,
         claim: impl FnOnce() -> ManagedFields,
     ) -> Result<Taken, Full> {
-        let earlier = self.earlier(event);
+        let ObjectMeta { namespace, name, .. } = &event.metadata;
+        let earlier = if total(event) == 1 { None } else { self.0.aliases.get(namespace, name) };
         // A recorder that posts its series again sends no batches.
         let brings = self.brings(event, earlier.as_ref()).max(1);
         let mut taken = self.accept(event, brings, ack, user, claim)?;
@@ -166,12 +167,6 @@ impl Face {
         self.0.aliases.shrink(&event.metadata.namespace, &event.metadata.name, grown);
         let counted = total(event) - i64::from(grown);
         self.0.shards.take_back_line(event, i32::try_from(counted).unwrap_or(i32::MAX));
-    }
-
-    /// Returns the known event of this name, if its total must be compared.
-    fn earlier(&self, event: &Event) -> Option<Event> {
-        let ObjectMeta { namespace, name, .. } = &event.metadata;
-        if total(event) == 1 { None } else { self.0.aliases.get(namespace, name) }
     }
 
     /// Records for `explain` and the tap that occurrences of a decoded event were rejected.

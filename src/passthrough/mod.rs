@@ -87,18 +87,15 @@ impl Passthrough {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let in_flight = FairPlaces::new(settings.max_in_flight, metrics.in_flight.clone());
-        let upgrades = FairPlaces::new(settings.max_upgrades, metrics.tunnels.clone());
-        let forwarded = Names::new();
         Self(Arc::new(Inner {
             settings,
             callers,
             tokens: Tokens::new(),
+            in_flight: FairPlaces::new(settings.max_in_flight, metrics.in_flight.clone()),
+            upgrades: FairPlaces::new(settings.max_upgrades, metrics.tunnels.clone()),
             metrics,
-            in_flight,
-            upgrades,
             bodies,
-            forwarded,
+            forwarded: Names::new(),
             tasks,
             stop,
         }))

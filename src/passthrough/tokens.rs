@@ -86,11 +86,7 @@ impl Tokens {
 
 /// Returns header and payload of a JWT.
 fn content(token: &str) -> Option<[Vec<u8>; 2]> {
-    let mut parts = token.split('.');
-    let (header, payload, _signature) = (parts.next()?, parts.next()?, parts.next()?);
-    if parts.next().is_some() {
-        return None;
-    }
+    let [header, payload, _signature] = token.splitn(4, '.').collect::<Vec<_>>()[..] else { return None };
     Some([JWT.decode(header).ok()?, JWT.decode(payload).ok()?])
 }
 

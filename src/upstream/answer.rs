@@ -322,16 +322,18 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_without_an_answer_has_its_answer() {
-        let check = |failure: Failure, fault, write, read| {
+    fn each_failure_without_an_answer_has_its_answer_and_its_status() {
+        let check = |failure: Failure, fault, write, code, reason: &str| {
             assert_eq!(judge(Verb::Patch, &failure), retry(fault, write), "{failure:?}");
-            assert_eq!(judge(Verb::Get, &failure), retry(fault, read), "{failure:?}");
+            assert_eq!(judge(Verb::Get, &failure), retry(fault, Applied::No), "{failure:?}");
+            let status = status_of(Verb::Get, failure);
+            assert_eq!((status.code, status.reason.as_str()), (code, reason));
         };
-        check(Failure::Deadline, Fault::Timeout, Applied::Perhaps, Applied::No);
-        check(Failure::NotSent("x".into()), Fault::Transport, Applied::No, Applied::No);
-        check(Failure::NoCredentials("x".into()), Fault::Unauthorized, Applied::No, Applied::No);
-        check(Failure::Lost("x".into()), Fault::Transport, Applied::Perhaps, Applied::No);
-        check(Failure::Unreadable("x".into()), Fault::BadAnswer, Applied::Perhaps, Applied::No);
+        check(Failure::Deadline, Fault::Timeout, Applied::Perhaps, 504, "Timeout");
+        check(Failure::NotSent("x".into()), Fault::Transport, Applied::No, 503, "ServiceUnavailable");
+        check(Failure::NoCredentials("x".into()), Fault::Unauthorized, Applied::No, 503, "ServiceUnavailable");
+        check(Failure::Lost("x".into()), Fault::Transport, Applied::Perhaps, 503, "ServiceUnavailable");
+        check(Failure::Unreadable("x".into()), Fault::BadAnswer, Applied::Perhaps, 500, "InternalError");
         let answer = judge(Verb::Patch, &Failure::Unsendable("m".into()));
         assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::Invalid, .. })), "{answer:?}");
     }
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_get_failures_as_a_status() {
+    fn clients_get_refusals_as_a_status() {
         let check = |failure, code, reason: &str| {
             let status = status_of(Verb::Get, failure);
             assert_eq!((status.code, status.reason.as_str()), (code, reason));
@@ -388,11 +390,6 @@ mod tests {
         check(Failure::Denied(Status::not_found("", "events", "x").into()), 404, "NotFound");
         check(denied(401, "Unauthorized", "Unauthorized"), 503, "ServiceUnavailable");
         check(Failure::Unsendable("x".into()), 400, "BadRequest");
-        check(Failure::Deadline, 504, "Timeout");
-        check(Failure::NotSent("x".into()), 503, "ServiceUnavailable");
-        check(Failure::NoCredentials("x".into()), 503, "ServiceUnavailable");
-        check(Failure::Lost("x".into()), 503, "ServiceUnavailable");
-        check(Failure::Unreadable("x".into()), 500, "InternalError");
     }
 
     #[test]

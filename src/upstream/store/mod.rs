@@ -11,8 +11,6 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod token;
-#[cfg(test)]
-mod watch_tests;
 mod write;
 
 use std::collections::BTreeMap;

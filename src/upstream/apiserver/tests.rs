@@ -140,17 +140,6 @@ async fn writes_are_sent_as_client_go_sends_them() {
     assert_eq!(["create", "patch", "get"].map(|verb| counted(&registry, verb, "stored")), [1, 1, 1]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn requests_end_at_their_deadline() {
-    let (apiserver, _, registry) = apiserver(|_| Reply::Hang);
-    let clock = Clock::simulated(0);
-    assert_eq!(apiserver.write(&create()).await, retry(Fault::Timeout, Applied::Perhaps));
-    assert_eq!(clock.now().mono.0, 10_000_000_000);
-    assert_eq!(apiserver.list(None, &ListOptions::default()).await.unwrap_err().code, 504);
-    assert_eq!(counted(&registry, "create", "retry_timeout"), 1);
-    assert_eq!(counted(&registry, "list", "retry_timeout"), 1);
-}
-
 /// Fault: hundreds of requests had an event of 9 MiB in memory at once, in several forms.
 #[tokio::test]
 async fn few_long_answers_are_read_at_once() {

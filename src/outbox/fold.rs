@@ -6,44 +6,17 @@ use smol_str::SmolStr;
 
 use super::budget::{Budget, BudgetId, Order};
 use super::digest::Digest;
-use super::groups::Membership;
 use super::journal::Journal;
 use super::record::{Kind, Phase, Record};
 use super::{Occurrences, Outbox, Paused, WrittenAs};
 use crate::clock::{Mono, Now};
-use crate::correlator::{Key, RecordId};
+use crate::correlator::RecordId;
 
 /// Time for the write of a committed digest, before further records fold into it and it has to be committed again.
 const UNDISTURBED: Duration = Duration::from_secs(1);
 
 /// The first record number of digests, which use the upper half of the range. Correlators use the lower half.
 pub(super) const FIRST_DIGEST: u64 = 1 << 63;
-
-/// Destination of records that fold.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Home {
-    /// Into the digest of their object's budget.
-    Budget(BudgetId),
-    /// Into the storm record of their group.
-    Group(Key),
-}
-
-impl Home {
-    const fn budget(self) -> BudgetId {
-        match self {
-            Self::Budget(budget) => budget,
-            Self::Group(key) => BudgetId::of_group(key),
-        }
-    }
-
-    /// Returns the group that pays in addition.
-    fn group(self, outbox: &Outbox) -> Option<Membership> {
-        match self {
-            Self::Budget(_) => None,
-            Self::Group(key) => outbox.membership(key),
-        }
-    }
-}
 
 impl Budget {
     /// Returns the time at which more never-written records will have reached `max_age` than there are tokens. Records
@@ -70,7 +43,7 @@ impl Outbox {
         let Some(budget) = self.budgets.peek(&id.0) else { return };
         if self.folds_beyond_limit_at(budget, now.mono).is_some_and(|at| at <= now.mono) {
             let excess = budget.foldable_after(budget.tokens(now.mono));
-            self.fold(Home::Budget(id), &excess, now);
+            self.fold(id, &excess, now);
         }
     }
 
@@ -92,7 +65,7 @@ impl Outbox {
         if budget.folds_at(max_age, now.mono).is_some_and(|at| at <= now.mono) {
             let aged = budget.foldable().filter(|order| order.since.after(max_age) <= now.mono);
             let folding: Vec<Order> = aged.skip(tokens.saturating_sub(1)).collect();
-            self.fold(Home::Budget(id), &folding, now);
+            self.fold(id, &folding, now);
         }
     }
 
@@ -120,7 +93,7 @@ impl Outbox {
             let tokens = if self.journal.on { budget.tokens(now.mono) } else { 0 };
             let foldable = budget.foldable_after(tokens);
             if foldable.len() > 1 {
-                self.fold(Home::Budget(id), &foldable, now);
+                self.fold(id, &foldable, now);
             }
         }
         let waiting: Vec<RecordId> = self
@@ -164,9 +137,9 @@ impl Outbox {
         record.phase = Phase::Cooling;
     }
 
-    fn fold(&mut self, home: Home, orders: &[Order], now: Now) {
+    fn fold(&mut self, budget: BudgetId, orders: &[Order], now: Now) {
         let records = self.take_folding(orders, now);
-        if let Some(into) = self.fold_into(home, &records, now) {
+        if let Some(into) = self.fold_into(budget, Kind::Digest, &records, now) {
             let into = super::Taken { into, name: SmolStr::default(), reach: self.reach(into) };
             self.forgotten.extend(records.iter().map(|(id, record)| record.forgotten(*id, &into, Kind::Digest)));
         }
@@ -187,35 +160,39 @@ impl Outbox {
         records
     }
 
-    /// Adds removed records to the digest of `home`, and returns the digest.
-    pub(super) fn fold_into(&mut self, home: Home, records: &[(RecordId, Box<Record>)], now: Now) -> Option<RecordId> {
+    /// Adds removed records to the digest of a budget or, for [`Kind::Storm`], to the storm record that it pays for.
+    /// Returns that record.
+    pub(super) fn fold_into(
+        &mut self,
+        budget_id: BudgetId,
+        kind: Kind,
+        records: &[(RecordId, Box<Record>)],
+        now: Now,
+    ) -> Option<RecordId> {
         let (_, first) = records.first()?;
-        let id = self.budgets.peek(&home.budget().0)?.digest().map(|digest| digest.record);
+        let id = self.budgets.peek(&budget_id.0)?.digest().map(|digest| digest.record);
         let id = id.unwrap_or_else(|| self.digest_id());
-        let budget = self.budgets.peek_mut(&home.budget().0)?;
+        let budget = self.budgets.peek_mut(&budget_id.0)?;
         let before = budget.digest().map_or(0, Digest::size);
-        let digest = budget.digest_or(|| match home {
-            Home::Budget(_) => Digest::new(id, &first.event, now),
-            Home::Group(_) => Digest::storm(id, &first.event, now),
-        });
+        let make = if kind == Kind::Storm { Digest::storm } else { Digest::new };
+        let digest = budget.digest_or(|| make(id, &first.event, now));
         for (_, record) in records {
             digest.fold(&record.event, record.pending, &self.settings);
         }
         digest.update_message(&self.settings);
         self.usage.resize_digest(before, digest.size());
-        self.digests.insert(id, home.budget());
+        self.digests.insert(id, budget_id);
         let occurrences = records.iter().map(|(_, record)| record.pending.total()).sum();
         let since = records.iter().map(|(_, record)| record.since).min().unwrap_or(now.mono);
-        self.owe_digest(home, occurrences, since, now);
+        self.owe_digest(budget_id, kind, occurrences, since, now);
         Some(id)
     }
 
-    /// Owes a write of the digest with the folded occurrences.
-    fn owe_digest(&mut self, home: Home, occurrences: u64, since: Mono, now: Now) {
-        let (budget_id, group) = (home.budget(), home.group(self));
-        let (kind, shown) = match home {
-            Home::Budget(_) => (Kind::Digest, WrittenAs::Digest),
-            Home::Group(_) => (Kind::Storm, WrittenAs::Storm),
+    /// Owes a write of the digest or storm record with the folded occurrences.
+    fn owe_digest(&mut self, budget_id: BudgetId, kind: Kind, occurrences: u64, since: Mono, now: Now) {
+        let (group, shown) = match kind {
+            Kind::Storm => (self.membership(budget_id.group()), WrittenAs::Storm),
+            Kind::Plain | Kind::Combined | Kind::Digest => (None, WrittenAs::Digest),
         };
         let Some(budget) = self.budgets.peek_mut(&budget_id.0) else { return };
         let source = budget.source;

@@ -14,7 +14,6 @@ use std::time::Duration;
 use smol_str::SmolStr;
 
 use super::budget::{Budget, BudgetId, Class, Order, Rank};
-use super::fold::Home;
 use super::ready::Ready;
 use super::record::{Kind, Phase, Record};
 use super::shared_buckets::Buckets;
@@ -511,7 +510,7 @@ impl Outbox {
         let budget_id = BudgetId::of_group(key);
         // Counting it as a member keeps the storm record's state for as long as the storm lasts.
         self.budget(budget_id, || Budget::new(key, None)).members += u32::from(begins);
-        let into = self.fold_into(Home::Group(key), &leaving.records, now)?;
+        let into = self.fold_into(budget_id, Kind::Storm, &leaving.records, now)?;
         let event = self.storm_event(key)?;
         let name = event.metadata.name.clone();
         if begins {

@@ -196,6 +196,11 @@ impl Groups {
         (!self.turns.is_empty()).then(next_token)
     }
 
+    /// Returns the time of a group's timer.
+    pub(super) fn timer(&mut self, key: Key) -> Option<&mut Option<Mono>> {
+        self.waiting.get_mut(&key).map(|group| &mut group.timer)
+    }
+
     /// Removes a record from its group's queue.
     pub(super) fn remove(&mut self, group: Option<Membership>, order: Order) {
         if let Some(group) = group.and_then(|group| self.waiting.get_mut(&group.key)) {
@@ -419,25 +424,13 @@ impl Outbox {
         let ends_at = Some(ends_at).filter(|_| group.is_empty());
         let later = token.filter(|token| *token > now);
         let at = [later, group.folds_at(&settings), ends_at].into_iter().flatten().min();
-        if let Some(at) = at
-            && group.timer.is_none_or(|timer| at < timer)
-        {
-            group.timer = Some(at);
+        if let Some(at) = at {
             self.set_timer(at, Timer::Group(key));
         }
     }
 
-    /// Whether a group's timer is due at `at`.
-    pub(super) fn has_group_timer(&self, key: Key, at: Mono) -> bool {
-        self.groups.waiting.get(&key).is_some_and(|group| group.timer == Some(at))
-    }
-
     /// Handles a group's timer.
-    pub(super) fn wake_group(&mut self, key: Key, at: Mono, now: Now) {
-        let Some(group) = self.groups.waiting.get_mut(&key) else { return };
-        if group.timer.take_if(|timer| *timer == at).is_none() {
-            return; // outdated: the timer was moved forward and has fired
-        }
+    pub(super) fn wake_group(&mut self, key: Key, now: Now) {
         self.fold_due(key, now);
         self.refile_group(key, now.mono);
     }
@@ -445,8 +438,7 @@ impl Outbox {
     /// Applies reloaded settings to all groups.
     pub(super) fn refile_groups(&mut self, now: Now) {
         for key in self.groups.waiting.keys().copied().collect::<Vec<_>>() {
-            self.fold_due(key, now);
-            self.refile_group(key, now.mono);
+            self.wake_group(key, now);
         }
     }
 

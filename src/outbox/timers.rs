@@ -27,19 +27,19 @@ impl Outbox {
             if self.timers.capacity() > super::ROOMY && self.timers.len() < self.timers.capacity() / 8 {
                 self.timers.shrink_to(self.timers.len() * 2);
             }
+            if self.timer_of(timer).is_none_or(|set| set.take_if(|set| *set == at).is_none()) {
+                continue; // an outdated timer
+            }
             match timer {
-                Timer::Record(id) => self.wake_record(id, at, now),
-                Timer::Budget(id) => self.wake_budget(id, at, now),
-                Timer::Group(key) => self.wake_group(key, at, now),
+                Timer::Record(id) => self.wake_record(id, now),
+                Timer::Budget(id) => self.wake_budget(id, now),
+                Timer::Group(key) => self.wake_group(key, now),
             }
         }
     }
 
-    fn wake_record(&mut self, id: RecordId, at: Mono, now: Now) {
-        let Some(record) = self.records.get_mut(&id) else { return };
-        if record.timer.take_if(|timer| *timer == at).is_none() {
-            return; // an outdated timer
-        }
+    fn wake_record(&mut self, id: RecordId, now: Now) {
+        let Some(record) = self.records.get(&id) else { return };
         match record.phase {
             Phase::Settled if record.goes_at() <= now.mono => self.remove(id, now),
             Phase::Cooling if record.next_write <= now.mono => self.enqueue(id, now),
@@ -49,49 +49,46 @@ impl Outbox {
         }
     }
 
-    fn wake_budget(&mut self, id: BudgetId, at: Mono, now: Now) {
-        let Some(budget) = self.budgets.peek_mut(&id.0) else { return };
-        if budget.timer.take_if(|timer| *timer == at).is_none() {
-            return; // an outdated timer
-        }
+    fn wake_budget(&mut self, id: BudgetId, now: Now) {
         self.fold_beyond_limit(id, now);
         self.fold_aged(id, now);
         self.refile(id, now.mono);
         self.drop_if_idle(id, now.mono);
     }
 
-    /// Adds a timer. Those of removed owners, and those that moved forward, are removed once they are more than half.
+    /// Sets a timer, unless it is set to an earlier time. Those of removed owners, and those that moved forward, are
+    /// removed once they are more than half.
     pub(super) fn set_timer(&mut self, at: Mono, timer: Timer) {
+        let Some(set) = self.timer_of(timer).filter(|set| set.is_none_or(|set| at < set)) else { return };
+        *set = Some(at);
         let owners = self.records.len() + self.budgets.len() + self.groups.len();
         if self.timers.len() > 2 * owners + super::ROOMY {
             let mut timers = std::mem::take(&mut self.timers).into_vec();
-            timers.retain(|Reverse((at, timer))| self.is_set(*timer, *at));
+            timers.retain(|Reverse((at, timer))| self.timer_of(*timer).is_some_and(|set| *set == Some(*at)));
             timers.shrink_to(timers.len() * 2);
             self.timers = timers.into();
         }
         self.timers.push(Reverse((at, timer)));
     }
 
-    fn is_set(&self, timer: Timer, at: Mono) -> bool {
+    /// Returns the time that the owner of a timer has set.
+    fn timer_of(&mut self, timer: Timer) -> Option<&mut Option<Mono>> {
         match timer {
-            Timer::Record(id) => self.records.get(&id).is_some_and(|record| record.timer == Some(at)),
-            Timer::Budget(id) => self.budgets.peek(&id.0).is_some_and(|budget| budget.timer == Some(at)),
-            Timer::Group(key) => self.has_group_timer(key, at),
+            Timer::Record(id) => self.records.get_mut(&id).map(|record| &mut record.timer),
+            Timer::Budget(id) => self.budgets.peek_mut(&id.0).map(|budget| &mut budget.timer),
+            Timer::Group(key) => self.groups.timer(key),
         }
     }
 
     pub(super) fn set_record_timer(&mut self, id: RecordId) {
-        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(record) = self.records.get(&id) else { return };
         let at = match record.phase {
             Phase::Backoff(until) => until,
             Phase::Settled => record.goes_at(),
             Phase::Cooling | Phase::Queued(_) | Phase::Staged(_) | Phase::InFlight(_) => record.next_write,
         };
         // The current timer may be later, at the end of a limbo.
-        if record.timer.is_none_or(|timer| at < timer) {
-            record.timer = Some(at);
-            self.set_timer(at, Timer::Record(id));
-        }
+        self.set_timer(at, Timer::Record(id));
     }
 
     pub(super) fn set_budget_timer(&mut self, id: BudgetId, now: Mono) {
@@ -101,11 +98,7 @@ impl Outbox {
         let aged = aged.and_then(|at| Some(at.max(budget.folds_from(&self.journal, &self.paused)?)));
         let beyond = self.folds_beyond_limit_at(budget, now);
         let idle = if budget.members == 0 { budget.idle_at(now) } else { None };
-        let Some(at) = [token, aged, beyond, idle].into_iter().flatten().min() else { return };
-        if budget.timer.is_none_or(|timer| at < timer)
-            && let Some(budget) = self.budgets.peek_mut(&id.0)
-        {
-            budget.timer = Some(at);
+        if let Some(at) = [token, aged, beyond, idle].into_iter().flatten().min() {
             self.set_timer(at, Timer::Budget(id));
         }
     }

@@ -215,24 +215,6 @@ impl Groups {
         Some(order.since.after(group.fold_after(settings)))
     }
 
-    /// Returns the number of storm records in this shard.
-    pub(super) fn storms(&self) -> usize {
-        self.waiting.values().filter(|group| group.has_record).count()
-    }
-
-    /// Returns the longest-waiting never-written record and the storm record of each group.
-    pub(super) fn oldest(&self) -> impl Iterator<Item = RecordId> {
-        let orders = self.waiting.values().flat_map(|group| {
-            let storm = group.owed.first().filter(|order| order.rank == Rank::Digest);
-            [group.never.first(), storm]
-        });
-        orders.flatten().map(|order| order.record)
-    }
-
-    /// Returns the ceiling's whole tokens.
-    pub(super) fn tokens(&self, ceiling: Rate, now: Mono) -> u32 {
-        self.buckets.all.tokens(ceiling, now)
-    }
 }
 
 impl Group {
@@ -545,6 +527,25 @@ impl Outbox {
         let digest = self.budgets.peek(&BudgetId::of_group(key).0)?.digest()?;
         // Its record may have another name by now.
         self.digest_event(digest.record)
+    }
+
+    /// Returns the number of groups with a storm record in this shard.
+    pub fn storms(&self) -> usize {
+        self.groups.waiting.values().filter(|group| group.has_record).count()
+    }
+
+    /// Returns the time since which the oldest never-written record has waited for its group.
+    pub fn oldest_unshown(&self) -> Option<Mono> {
+        let orders = self.groups.waiting.values().flat_map(|group| {
+            let storm = group.owed.first().filter(|order| order.rank == Rank::Digest);
+            [group.never.first(), storm]
+        });
+        orders.flatten().filter_map(|order| self.records.get(&order.record)).map(|record| record.since).min()
+    }
+
+    /// Returns the number of writes that the ceiling allows now; `None` without a ceiling.
+    pub fn ceiling_tokens(&self, now: Mono) -> Option<u32> {
+        self.settings.groups.ceiling.map(|ceiling| self.groups.buckets.all.tokens(ceiling, now))
     }
 
     /// Returns the group that pays for its storm record.

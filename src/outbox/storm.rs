@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 
 use super::Outbox;
 use super::digest::digest_name;
-use crate::clock::{Mono, Now};
+use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, RareMeta, Time, cut};
 
@@ -52,21 +52,6 @@ impl Outbox {
     /// Returns the storms that have begun or ended since the last call.
     pub fn take_storm_news(&mut self) -> Vec<StormNews> {
         std::mem::take(&mut self.storm_news)
-    }
-
-    /// Returns the number of groups with a storm record in this shard.
-    pub fn storms(&self) -> usize {
-        self.groups.storms()
-    }
-
-    /// Returns the time since which the oldest never-written record has waited for its group.
-    pub fn oldest_unshown(&self) -> Option<Mono> {
-        self.groups.oldest().filter_map(|id| self.records.get(&id)).map(|record| record.since).min()
-    }
-
-    /// Returns the number of writes that the ceiling allows now; `None` without a ceiling.
-    pub fn ceiling_tokens(&self, now: Mono) -> Option<u32> {
-        self.settings.groups.ceiling.map(|ceiling| self.groups.tokens(ceiling, now))
     }
 }
 

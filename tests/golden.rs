@@ -174,7 +174,7 @@ impl Replay {
     /// observation therefore stays unchanged, and an extra entry is used (V 062, 071). The proxy avoids both, because it
     /// settles under the key of the decision.
     fn update_state(&mut self, stored: &Event) {
-        let key = SECRET.keys(stored, &self.settings).event();
+        let key = SECRET.keys(stored, &self.settings).event;
         let next_record = &mut self.next_record;
         let record = *self.records.entry(key).or_insert_with(|| {
             *next_record += 1;

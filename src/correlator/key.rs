@@ -52,20 +52,10 @@ impl Key {
 pub struct Keys {
     pub(super) aggregate: Key,
     pub(super) local: Key,
-    pub(super) event: Key,
-    pub(super) spam: Key,
-}
-
-impl Keys {
-    /// Returns the event key: events with an equal one are repeats of one event.
-    pub const fn event(&self) -> Key {
-        self.event
-    }
-
-    /// Returns the spam key: events with an equal one share a budget.
-    pub const fn spam(&self) -> Key {
-        self.spam
-    }
+    /// The event key: events with an equal one are repeats of one event.
+    pub event: Key,
+    /// The spam key: events with an equal one share a budget.
+    pub spam: Key,
 }
 
 /// The secret of the hashes; one per process, random outside tests.

@@ -18,7 +18,7 @@ fn accept(store: &mut Store, event: &Event, record: u64, at: i64) {
 
 fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at: i64) {
     let now = Now::at(at);
-    let key = SECRET.keys(event, &Default::default()).event();
+    let key = SECRET.keys(event, &Default::default()).event;
     let received = store.receive_of((RecordId(record), Some(key)), "", (event, event.message.clone()), 1, now).unwrap();
     // A record's first occurrence is counted in no run.
     let ruling = Ruling { caller: "", source: Key(1), keys: Some((key, Key(2))), paid: None, rule: None, before: 1 };

@@ -63,7 +63,7 @@ impl Outbox {
         let is_owed = settings.correlation == Correlation::On && settings.suppression == Suppression::Defer;
         let (rate, group) =
             (Rate { qps: settings.qps, burst: settings.burst_size }, settings.group.filter(|_| is_owed));
-        let [was, is] = [before.select(&event), settings].map(|settings| secret.keys(&event, settings).spam());
+        let [was, is] = [before.select(&event), settings].map(|settings| secret.keys(&event, settings).spam);
         let to = if was == is || kind.folds() { budget } else { BudgetId::of_spam_key(source, is) };
         let fills_otherwise = |budget: &Budget| budget.fills_otherwise(rate);
         if to != budget || self.budgets.peek(&budget.0).is_some_and(fills_otherwise) {

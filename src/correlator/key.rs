@@ -18,7 +18,7 @@ use crate::event::Event;
 /// A keyed hash of some fields of an event, or of a source.
 ///
 /// Aligned like a `u64`, because the 16-byte alignment of a `u128` would pad the entries that contain a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 #[repr(Rust, packed(8))]
 pub struct Key(pub u128);
@@ -164,7 +164,7 @@ impl KeySecret {
 
     /// Returns the dedup key and the spam key of the record `event`, whose occurrences were counted as `fold`.
     pub fn of_record(self, event: &Event, fold: Fold, settings: &Settings) -> (Key, Key) {
-        let mut shared = self.shared(event, settings);
+        let shared = self.shared(event, settings);
         let key = match fold {
             Fold::Combined => shared.aggregate(),
             Fold::Created | Fold::Counted => shared.event(),
@@ -218,7 +218,7 @@ impl KeySecret {
 
     /// Returns all keys of `event`.
     pub fn keys(self, event: &Event, settings: &Settings) -> Keys {
-        let mut shared = self.shared(event, settings);
+        let shared = self.shared(event, settings);
         Keys { aggregate: shared.aggregate(), local: shared.local(), event: shared.event(), spam: shared.spam() }
     }
 
@@ -235,7 +235,8 @@ impl KeySecret {
             }
             KeyEncoding::Concatenated => None,
         };
-        Shared { secret: self, event, settings, common, message: None }
+        let message = self.of_texts(Domain::Message, [&value(event, Field::Message, settings)]);
+        Shared { secret: self, event, settings, common, message }
     }
 }
 
@@ -249,7 +250,7 @@ pub(super) struct Shared<'e> {
     settings: &'e Settings,
     /// Namespace and [`COMMON`] fields; `None` for concatenated keys.
     common: Option<SipHasher13>,
-    message: Option<Key>,
+    message: Key,
 }
 
 impl Shared<'_> {
@@ -265,15 +266,15 @@ impl Shared<'_> {
     }
 
     /// Returns the local key, which makes an event distinct within its group.
-    pub(super) fn local(&mut self) -> Key {
+    pub(super) fn local(&self) -> Key {
         if self.settings.local_key == [Field::Message] {
-            return self.message();
+            return self.message;
         }
         self.fields(Domain::Local, &self.settings.local_key)
     }
 
     /// Returns the event key: events with an equal one are repeats of one event.
-    pub(super) fn event(&mut self) -> Key {
+    pub(super) fn event(&self) -> Key {
         let Some(common) = self.common else {
             return self.fields(Domain::Event, &EVENT_KEY);
         };
@@ -282,7 +283,7 @@ impl Shared<'_> {
         joiner.add_number(Domain::Event as u64);
         joiner.add(&event.reason);
         joiner.add(&event.involved_object.field_path);
-        joiner.add_key(self.message());
+        joiner.add_key(self.message);
         if event.event_time.is_some() {
             // Further fields by which `tools/events` distinguishes new-style events (`getKey`).
             joiner.add(&event.action);
@@ -292,14 +293,6 @@ impl Shared<'_> {
             }
         }
         joiner.finish()
-    }
-
-    fn message(&mut self) -> Key {
-        *self.message.get_or_insert_with(|| {
-            let mut joiner = Joiner::new(self.secret, KeyEncoding::Framed, Domain::Message);
-            joiner.add(&value(self.event, Field::Message, self.settings));
-            joiner.finish()
-        })
     }
 
     fn fields(&self, domain: Domain, fields: &[Field]) -> Key {
@@ -395,7 +388,7 @@ mod tests {
         let event = event("kubelet", "");
         assert_ne!(spam(SECRET, &event, &settings), spam(KeySecret(3, 4), &event, &settings));
         assert_ne!(spam(SECRET, &event, &settings), spam(SECRET, &event, &narrow));
-        let mut shared = SECRET.shared(&event, &settings);
+        let shared = SECRET.shared(&event, &settings);
         assert_ne!(shared.aggregate(), shared.event());
     }
 
@@ -443,7 +436,7 @@ mod tests {
             for (settings, field) in [&plain, &configured].into_iter().flat_map(|s| Field::ALL.map(|field| (s, field)))
             {
                 let keys = |event: &Event| {
-                    let mut shared = SECRET.shared(event, settings);
+                    let shared = SECRET.shared(event, settings);
                     [shared.spam(), shared.aggregate(), shared.local(), shared.event()]
                 };
                 let differs: Vec<bool> =

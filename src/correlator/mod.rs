@@ -361,7 +361,7 @@ impl Settled {
 /// Returns a name derived from what a record counts, in the form of client-go's names. No secret is used, because every
 /// process has to derive the same name. Two records with one name are distinguished when they meet.
 fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {
-    let mut keys = KeySecret(0, 0).shared(event, settings);
+    let keys = KeySecret(0, 0).shared(event, settings);
     let Key(bits) = match route {
         Route::Plain => keys.event(),
         Route::Combined => keys.aggregate(),

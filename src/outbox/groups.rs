@@ -118,8 +118,7 @@ struct Group {
     class: Class,
     /// The source of the first record.
     source: Key,
-    rate: Option<Rate>,
-    is_mixed: bool,
+    membership: Membership,
     /// Records that were never written and can fold.
     // LIMIT: `WAITING_MAX`; `max_records` if they are mixed, because then they do not fold.
     never: BTreeSet<Order>,
@@ -218,12 +217,11 @@ impl Groups {
 }
 
 impl Group {
-    fn new(class: Class, source: Key, Membership { rate, is_mixed, .. }: Membership) -> Self {
+    const fn new(class: Class, source: Key, membership: Membership) -> Self {
         Self {
             class,
             source,
-            rate,
-            is_mixed,
+            membership,
             never: BTreeSet::new(),
             owed: BTreeSet::new(),
             folded: None,
@@ -231,10 +229,6 @@ impl Group {
             is_filed: false,
             timer: None,
         }
-    }
-
-    const fn membership(&self, key: Key) -> Membership {
-        Membership { key, rate: self.rate, is_mixed: self.is_mixed }
     }
 
     fn is_empty(&self) -> bool {
@@ -256,7 +250,7 @@ impl Group {
 
     /// Returns when the oldest never-written record folds. Without a storm, a single one does not fold.
     fn folds_at(&self, settings: &GroupSettings) -> Option<Mono> {
-        let can_fold = !self.is_mixed && (self.folded.is_some() || self.never.len() > 1);
+        let can_fold = !self.membership.is_mixed && (self.folded.is_some() || self.never.len() > 1);
         let order = self.never.first().filter(|_| can_fold)?;
         Some(order.since.after(self.fold_after(settings)))
     }
@@ -327,7 +321,7 @@ impl Outbox {
         (record.phase, record.paid) = (Phase::Staged(order), true);
         let source = record.source;
         let group = self.groups.waiting.entry(membership.key).or_insert_with(|| Group::new(class, source, membership));
-        group.rate = membership.rate;
+        group.membership = membership;
         let queue = if rank == Rank::NeverShown { &mut group.never } else { &mut group.owed };
         queue.insert(order);
         let excess = group.never.len().saturating_sub(WAITING_MAX);
@@ -346,7 +340,7 @@ impl Outbox {
             membership.rate = rate;
             let key = membership.key;
             if let Some(group) = self.groups.waiting.get_mut(&key) {
-                group.rate = rate;
+                group.membership.rate = rate;
             }
             self.refile_group(key, now.mono);
             return;
@@ -370,7 +364,7 @@ impl Outbox {
             let (class, BudgetId(key)) = self.groups.turns.pop()?;
             let Some(group) = self.groups.waiting.get_mut(&key) else { continue };
             group.is_filed = false;
-            let (first, membership) = (group.first(), group.membership(key));
+            let (first, membership) = (group.first(), group.membership);
             let popped = first.filter(|_| self.groups.take(membership, ceiling, now.mono));
             if let Some(order) = popped {
                 self.groups.remove(Some(membership), order);
@@ -397,7 +391,7 @@ impl Outbox {
             self.end_group(key, now);
             return;
         }
-        let next_token = || group.rate.map_or(now, |rate| buckets.of(key).next_token(rate, now));
+        let next_token = || group.membership.rate.map_or(now, |rate| buckets.of(key).next_token(rate, now));
         let token = group.first().map(|_| next_token());
         if token == Some(now) && !group.is_filed {
             group.is_filed = true;
@@ -447,7 +441,7 @@ impl Outbox {
         if group.folded.is_none() || group.never.len() > 1 {
             group.folded = Some(now.mono);
         }
-        let (class, source, folded, membership) = (group.class, group.source, group.folded, group.membership(key));
+        let (class, source, folded, membership) = (group.class, group.source, group.folded, group.membership);
         let leaving = Leaving { class, source, membership, folded, records: self.take_folding(orders, now) };
         match &mut self.leaving {
             Some(all) => all.push(leaving),
@@ -479,7 +473,7 @@ impl Outbox {
         let Leaving { class, source, membership, .. } = *leaving;
         let key = membership.key;
         let group = self.groups.waiting.entry(key).or_insert_with(|| Group::new(class, source, membership));
-        (group.rate, group.folded) = (membership.rate, group.folded.max(leaving.folded));
+        (group.membership, group.folded) = (membership, group.folded.max(leaving.folded));
         let begins = !std::mem::replace(&mut group.has_record, true);
         let budget_id = BudgetId::of_group(key);
         // Counting it as a member keeps the storm record's state for as long as the storm lasts.
@@ -550,7 +544,7 @@ impl Outbox {
 
     /// Returns the group that pays for its storm record.
     pub(super) fn membership(&self, key: Key) -> Option<Membership> {
-        self.groups.waiting.get(&key).map(|group| group.membership(key))
+        self.groups.waiting.get(&key).map(|group| group.membership)
     }
 
     /// Removes a group without waiting records.

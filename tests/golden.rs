@@ -231,7 +231,7 @@ fn token_bucket_equals_client_go() {
         let rate =
             Rate { qps: f32_of(&lines[0]["qps"]), burst: u32::try_from(lines[0]["burst"].as_u64().unwrap()).unwrap() };
         assert_eq!(Some(f64::from(rate.qps)), lines[0]["qpsAsFloat64"].as_f64(), "{}", path.display());
-        let mut bucket = TokenBucket::new();
+        let mut bucket = TokenBucket::default();
         for (number, step) in lines.iter().enumerate().skip(1) {
             let now = Mono(nanos(&step["at"]));
             assert_eq!(json!(bucket.take(rate, now)), step["accept"], "{}:{}", path.display(), number + 1);

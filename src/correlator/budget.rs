@@ -39,11 +39,6 @@ struct State {
 }
 
 impl TokenBucket {
-    /// A full bucket.
-    pub const fn new() -> Self {
-        Self(None)
-    }
-
     /// Takes a token if there is one; otherwise changes nothing.
     pub fn take(&mut self, rate: Rate, now: Mono) -> bool {
         let rest = self.tokens(rate, now) - 1.0;

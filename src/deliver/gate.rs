@@ -110,12 +110,12 @@ pub(super) enum HealthChange {
 
 impl Gate {
     /// Creates the gate of an upstream that is up.
-    pub(super) const fn new(settings: GateSettings) -> Self {
+    pub(super) fn new(settings: GateSettings) -> Self {
         Self {
             settings,
             in_flight: 0,
-            bucket: TokenBucket::new(),
-            bucket_before: TokenBucket::new(),
+            bucket: TokenBucket::default(),
+            bucket_before: TokenBucket::default(),
             window: settings.max_in_flight,
             cut: Mono(i64::MIN),
             since_cut: 0,

@@ -49,9 +49,10 @@ pub struct Settings {
 
 /// The part of a message that distinguishes events, in every key that contains the message. The record shows the newest
 /// message unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Messages {
     /// The whole message, as in client-go.
+    #[default]
     Exact,
     /// The message without numbers, digests and generated suffixes of names.
     Normalized,

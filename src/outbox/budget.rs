@@ -9,7 +9,7 @@ use crate::correlator::{Key, Rate, RecordId, TokenBucket};
 
 /// The key of a budget: one number for a source and its spam key, which keeps the many budgets and timers small. Both
 /// are uniform secret hashes, and so is their mixture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct BudgetId(pub(super) Key);
 
 /// Distinguishes the budgets of groups from others.

@@ -213,7 +213,6 @@ impl Groups {
         group.folds_at(settings).filter(|_| group.never.contains(&order))?;
         Some(order.since.after(group.fold_after(settings)))
     }
-
 }
 
 impl Group {

@@ -21,7 +21,7 @@ use crate::event::Event;
 use crate::ledger::Occurrences;
 
 /// The part of an owing record that has to survive a restart.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Entry {
     /// Its source.
     pub source: Key,

@@ -38,10 +38,11 @@ impl From<Fold> for WrittenAs {
 }
 
 /// The kind of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Counts equal events.
+    #[default]
     Plain,
     /// Counts similar events: its message is that of the newest.
     Combined,
@@ -59,7 +60,7 @@ impl Kind {
 }
 
 /// A record that is unsettled or was written recently.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Record {
     /// The phase: what the record waits for.
     pub(super) phase: Phase,
@@ -123,9 +124,10 @@ pub(super) struct Record {
 }
 
 /// Phase of a record in the outbox.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Phase {
     /// No write is owed; kept until the coalescing interval ends.
+    #[default]
     Settled,
     /// Owes a write and waits for the coalescing interval to end.
     Cooling,
@@ -157,37 +159,8 @@ pub(super) struct Sent {
 impl Record {
     /// Returns a settled record.
     pub(super) fn new(source: Key, budget: BudgetId, kind: Kind, event: Event, now: Mono) -> Self {
-        Self {
-            phase: Phase::Settled,
-            budget,
-            source,
-            key: Key(0),
-            kind,
-            messages: Messages::Exact,
-            size: event.approximate_size(),
-            event,
-            stand: Stand::Nowhere,
-            create_until: None,
-            tag: None,
-            is_inherited: false,
-            total: 0,
-            sent: Mark::default(),
-            pending: Occurrences::default(),
-            later: Occurrences::default(),
-            lines: Lines::default(),
-            later_lines: Lines::default(),
-            since: now,
-            newest: now,
-            next_write: now,
-            paid: false,
-            group: None,
-            has_passed: false,
-            timer: None,
-            repaired: Vec::new(),
-            tries: 0,
-            failing_since: None,
-            forbidden_since: None,
-        }
+        let size = event.approximate_size();
+        Self { budget, source, kind, event, size, since: now, newest: now, next_write: now, ..Self::default() }
     }
 
     /// Returns the message to the correlator that the record was folded.

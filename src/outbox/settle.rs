@@ -86,7 +86,7 @@ impl Outbox {
         {
             self.tags = if seen.is_tagged { Tags::Kept } else { Tags::Unproven };
         }
-        let stand = std::mem::replace(&mut record.stand, Stand::Nowhere);
+        let stand = std::mem::take(&mut record.stand);
         let (stand, effect) = match step(stand, sent.call, fact, &facts) {
             (stand, effect) if sent.is_overtaken => overtaken(stand, effect),
             stepped => stepped,

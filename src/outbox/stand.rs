@@ -57,9 +57,10 @@ use crate::clock::Mono;
 pub(super) const LIMBO: Duration = Duration::from_secs(65);
 
 /// The upstream state of a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Stand {
     /// The upstream has no object of it: no create was sent, or the upstream answered that it is gone.
+    #[default]
     Nowhere,
     /// Creates were sent, and none was answered. One may be executed until then.
     Sent { until: Mono },

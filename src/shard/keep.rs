@@ -213,27 +213,9 @@ mod tests {
             } else {
                 event.reason = DIGEST_REASON.into();
             }
-            let owed = Occurrences::of(WrittenAs::Created, 1);
-            let (source, key, budget) = (Key(source << 64), Key(0), None);
-            let (later, tag, lines) = (Occurrences::default(), "me.1".into(), Vec::new());
-            let (settled, carried, later_lines) = (2, 0, Vec::new());
-            let entry = Entry {
-                source,
-                key,
-                budget,
-                kind,
-                event,
-                stored: true,
-                tag,
-                settled,
-                owed,
-                later,
-                carried,
-                may_be_deleted: false,
-                lines,
-                later_lines,
-            };
-            (shards, entry)
+            let (source, owed) = (Key(source << 64), Occurrences::of(WrittenAs::Created, 1));
+            let (stored, tag, settled) = (true, "me.1".into(), 2);
+            (shards, Entry { source, kind, event, stored, tag, settled, owed, ..Entry::default() })
         };
         for source in 0..8 {
             let (shards, entry) = owing(Kind::Storm, source, KeySecret(1, 2));

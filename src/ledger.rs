@@ -123,66 +123,13 @@ labelled! {
     }
 }
 
-/// Why occurrences are lost; the ledger's label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LostReason {
-    /// Their budget was empty under `suppression: drop`.
-    Suppressed,
-    /// The upstream refused their record finally.
-    Refused(RefusalReason),
-    /// The drain's deadline passed.
-    Shutdown,
-    /// A client deleted their record before they were written.
-    Deleted,
-    /// The upstream deferred their record until its newest occurrence was older than `max_age`.
-    Expired,
-    /// The process ended while a request with them was in flight or in doubt: the upstream may show them.
-    Unknown,
-}
-
-impl LostReason {
-    /// Every reason, for zero-initialised metrics.
-    pub const ALL: [Self; 11] = [
-        Self::Suppressed,
-        Self::Refused(RefusalReason::Invalid),
-        Self::Refused(RefusalReason::Forbidden),
-        Self::Refused(RefusalReason::NamespaceGone),
-        Self::Refused(RefusalReason::TooLarge),
-        Self::Refused(RefusalReason::Exists),
-        Self::Refused(RefusalReason::Other),
-        Self::Shutdown,
-        Self::Deleted,
-        Self::Expired,
-        Self::Unknown,
-    ];
-
-    /// The metric label.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Suppressed => "suppressed",
-            Self::Refused(reason) => reason.label(),
-            Self::Shutdown => "shutdown",
-            Self::Deleted => "deleted",
-            Self::Expired => "expired",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    /// Whether the configuration, a client or the end of the namespace asked for the loss, so that it is no fault. The
-    /// alert `EventweirLosesEvents` excludes the same reasons.
-    pub const fn is_intended(self) -> bool {
-        match self {
-            Self::Suppressed | Self::Deleted | Self::Refused(RefusalReason::NamespaceGone) => true,
-            Self::Refused(_) | Self::Shutdown | Self::Expired | Self::Unknown => false,
-        }
-    }
-}
-
 labelled! {
-    /// Why the upstream refused a write finally.
+    /// Why occurrences are lost; the ledger's label.
     #[derive(Hash)]
-    pub enum RefusalReason {
-        /// 400, 405, 415, 422: the upstream considers the event invalid.
+    pub enum LostReason {
+        /// Their budget was empty under `suppression: drop`.
+        Suppressed = "suppressed",
+        /// The upstream considers the event invalid: 400, 405, 415, 422.
         Invalid = "invalid",
         /// 403 for another reason than a terminating namespace, for longer than the grace period.
         Forbidden = "forbidden",
@@ -192,8 +139,24 @@ labelled! {
         TooLarge = "too_large",
         /// The name is taken, and the client gets the conflict as its answer.
         Exists = "exists",
-        /// Any other final status.
-        Other = "refused",
+        /// The upstream refused their record finally with any other status.
+        Refused = "refused",
+        /// The drain's deadline passed.
+        Shutdown = "shutdown",
+        /// A client deleted their record before they were written.
+        Deleted = "deleted",
+        /// The upstream deferred their record until its newest occurrence was older than `max_age`.
+        Expired = "expired",
+        /// The process ended while a request with them was in flight or in doubt: the upstream may show them.
+        Unknown = "unknown",
+    }
+}
+
+impl LostReason {
+    /// Whether the configuration, a client or the end of the namespace asked for the loss, so that it is no fault. The
+    /// alert `EventweirLosesEvents` excludes the same reasons.
+    pub const fn is_intended(self) -> bool {
+        matches!(self, Self::Suppressed | Self::Deleted | Self::NamespaceGone)
     }
 }
 
@@ -235,9 +198,7 @@ impl Ledger {
 
     /// Counts accepted occurrences as lost.
     pub fn lose(&mut self, reason: LostReason, occurrences: u64) {
-        if let Some(index) = LostReason::ALL.iter().position(|known| *known == reason) {
-            self.lost[index] += occurrences;
-        }
+        self.lost[reason as usize] += occurrences;
     }
 
     /// Counts occurrences that another shard accounts for from now on. A negative number adds occurrences of another
@@ -262,8 +223,8 @@ impl Ledger {
     }
 
     /// Returns the number of occurrences lost for this reason.
-    pub fn lost(&self, reason: LostReason) -> u64 {
-        LostReason::ALL.iter().position(|known| *known == reason).map_or(0, |index| self.lost[index])
+    pub const fn lost(&self, reason: LostReason) -> u64 {
+        self.lost[reason as usize]
     }
 
     /// Returns the number of all occurrences shown upstream.

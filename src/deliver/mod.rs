@@ -22,8 +22,7 @@ use crate::clock::{Mono, Now};
 use crate::event::cut;
 use crate::metrics::value;
 use crate::outbox::{
-    Answer, Applied, Fault, LostReason, NORMAL_TURN, RecordId, RefusalReason, Retry, STORM_MARK, Settlement, StormNews,
-    Write,
+    Answer, Applied, Fault, LostReason, NORMAL_TURN, RecordId, Retry, STORM_MARK, Settlement, StormNews, Write,
 };
 use crate::shard::{Shard, Shards};
 use crate::upstream::{Upstream, Verb};
@@ -128,7 +127,7 @@ impl Monitor {
     fn note_rights(&self, verb: Verb, answer: &Answer) -> bool {
         let Some(forbidden) = self.forbidden(verb) else { return false };
         match answer {
-            Answer::Refused(refusal) if refusal.reason == RefusalReason::Forbidden => {
+            Answer::Refused(refusal) if refusal.reason == LostReason::Forbidden => {
                 let was_allowed = forbidden.get() == 0;
                 forbidden.set(1);
                 was_allowed

@@ -19,7 +19,7 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, Messages, RecordId};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
-use crate::ledger::{Occurrences, RefusalReason, Why, WrittenAs};
+use crate::ledger::{LostReason, Occurrences, Why, WrittenAs};
 
 /// Time after a record's first 403 during which another 403 is retried.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(300);
@@ -177,7 +177,7 @@ impl Record {
             return false;
         }
         match answer {
-            Answer::Refused(refusal) if refusal.reason == RefusalReason::Forbidden => {
+            Answer::Refused(refusal) if refusal.reason == LostReason::Forbidden => {
                 now.since(*self.forbidden_since.get_or_insert(now)) < FORBIDDEN_GRACE
             }
             Answer::Stored(_) => {

@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 use super::tag::Claim;
 use crate::correlator::{Patch, RecordId};
 use crate::event::{ApiGroup, Event};
-use crate::ledger::RefusalReason;
+use crate::ledger::LostReason;
 use crate::status::Status;
 
 /// A request to the upstream for a record.
@@ -84,7 +84,7 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The reason under which its occurrences are counted as lost.
-    pub reason: RefusalReason,
+    pub reason: LostReason,
     /// The upstream's status, for the log and for a waiting client.
     pub status: Box<Status>,
 }

@@ -3,13 +3,13 @@
 
 use super::forget::overtaken;
 use super::record::{Kind, Phase, Record, Sent};
-use super::stand::{Call, Effect, Fact, Facts, Loss, Mark, Stand, Tags, step};
+use super::stand::{Call, Effect, Fact, Facts, Mark, Stand, Tags, step};
 use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, Retry, Ticket};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event};
-use crate::ledger::{LostReason, Occurrences, RefusalReason};
+use crate::ledger::{LostReason, Occurrences};
 use crate::status::Status;
 
 /// Result of an answer.
@@ -63,7 +63,7 @@ impl Outbox {
         record.note_failure(&answer, now.mono);
         let fact = if is_refused {
             let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
-            Fact::Refused(Refusal { reason: RefusalReason::Exists, status })
+            Fact::Refused(Refusal { reason: LostReason::Exists, status })
         } else if record.waits_for_rights(sent.call, &answer, now.mono) {
             Fact::Retry(Applied::No)
         } else {
@@ -111,7 +111,7 @@ impl Outbox {
             }),
             Effect::Later => self.later(id, sent, retry, now),
             Effect::Rename { is_gone } => self.rename(id, is_gone, now),
-            Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, &loss, now)),
+            Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, loss, now)),
             Effect::Forget => self.give_up_deleted(id, now),
         }
     }
@@ -147,7 +147,7 @@ impl Outbox {
         record.pending.merge(rest);
         if rest.total() > 0 && record.has_expired(self.settings.max_age, now.mono) {
             let refused = Sent { occurrences: rest, call: Call::Patch, ..sent };
-            return Settlement { written, ..self.lose(id, refused, &expired(), now) };
+            return Settlement { written, ..self.lose(id, refused, expired(), now) };
         }
         let was_plain = record.tag.is_none();
         let is_switched = record.switches_tag(own_tag);
@@ -224,10 +224,10 @@ impl Outbox {
         match record.stand {
             // First it is read whether an earlier try was executed.
             Stand::Sent { until } if record.tag.is_some() => {
-                record.stand = Stand::Taken { until: Some(until), loss: Some(Box::new(expired())) };
+                record.stand = Stand::Taken { until: Some(until), loss: Some(expired()) };
                 None
             }
-            Stand::Nowhere | Stand::On(_) | Stand::Sent { .. } => Some(self.lose(id, sent, &expired(), now)),
+            Stand::Nowhere | Stand::On(_) | Stand::Sent { .. } => Some(self.lose(id, sent, expired(), now)),
             Stand::Taken { .. }
             | Stand::Unsure { .. }
             | Stand::Waiting { .. }
@@ -268,13 +268,13 @@ impl Outbox {
 
     /// Repairs a record that the upstream has refused as invalid or too large, and writes it again. Each repair is tried
     /// once. Returns `None` if the refusal names nothing that can be repaired.
-    fn repair(&mut self, id: RecordId, sent: Sent, loss: &Loss, now: Now) -> Option<Settlement> {
+    fn repair(&mut self, id: RecordId, sent: Sent, loss: &Refusal, now: Now) -> Option<Settlement> {
         let record = self.records.get_mut(&id).filter(|_| self.settings.repair)?;
-        let causes = loss.refusal.status.details.iter().flat_map(|details| &details.causes);
+        let causes = loss.status.details.iter().flat_map(|details| &details.causes);
         let fields: Vec<&str> = causes.map(|cause| cause.field.as_str()).collect();
         let objection = match loss.reason {
-            LostReason::Refused(RefusalReason::Invalid) => Objection::Fields(&fields),
-            LostReason::Refused(RefusalReason::TooLarge) => Objection::TooLarge,
+            LostReason::Invalid => Objection::Fields(&fields),
+            LostReason::TooLarge => Objection::TooLarge,
             _ => return None,
         };
         let name = record.event.metadata.name.clone();
@@ -298,7 +298,7 @@ impl Outbox {
     }
 
     /// Applies a final refusal: the sent occurrences are lost, and later ones may begin a new try.
-    fn lose(&mut self, id: RecordId, sent: Sent, loss: &Loss, now: Now) -> Settlement {
+    fn lose(&mut self, id: RecordId, sent: Sent, loss: Refusal, now: Now) -> Settlement {
         let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let settled = record.settled();
@@ -336,7 +336,7 @@ impl Outbox {
             self.remove(id, now);
         }
         let mut settlement = Settlement { lost: Some((loss.reason, lost)), feedback, ..Settlement::default() };
-        self.tickets.resolve(id, || Fate::Refused(loss.refusal.clone()), &mut settlement);
+        self.tickets.resolve(id, || Fate::Refused(loss.clone()), &mut settlement);
         settlement
     }
 
@@ -355,10 +355,9 @@ impl Outbox {
 }
 
 /// Returns the loss of occurrences whose write the upstream has postponed for too long.
-fn expired() -> Loss {
+fn expired() -> Refusal {
     let status = Status::new(504, "Timeout", "the upstream has postponed the write for longer than outbox.maxAge");
-    let refusal = Refusal { reason: RefusalReason::Other, status: Box::new(status) };
-    Loss { reason: LostReason::Expired, refusal }
+    Refusal { reason: LostReason::Expired, status: Box::new(status) }
 }
 
 /// Reduces an answer to the fact that `stand.rs` needs.

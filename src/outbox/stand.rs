@@ -50,7 +50,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
-use super::{Applied, LostReason, Refusal};
+use super::{Applied, Refusal};
 use crate::clock::Mono;
 
 /// Time for which a request may still be executed after it was given up: an API server's request timeout, and slack.
@@ -65,7 +65,7 @@ pub(super) enum Stand {
     /// Creates were sent, and none was answered. One may be executed until then.
     Sent { until: Mono },
     /// The name may be taken, so the object has to be read. `until` as above, if a create of ours is in doubt.
-    Taken { until: Option<Mono>, loss: Option<Box<Loss>> },
+    Taken { until: Option<Mono>, loss: Option<Refusal> },
     /// The upstream holds it, and every patch was answered.
     On(Held),
     /// The upstream held it, and a patch was not answered, or another writer has changed it.
@@ -87,20 +87,13 @@ pub(super) enum IfMissing {
     Forget,
 }
 
-/// The reason for which occurrences are given up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Loss {
-    pub(super) reason: LostReason,
-    pub(super) refusal: Refusal,
-}
-
 /// The next step for a record when none of its abandoned creates can be executed any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Then {
     /// It gets another name: another writer has this one.
     Rename,
     /// Its occurrences are lost.
-    Lose(Box<Loss>),
+    Lose(Refusal),
     /// A client has deleted it: a late create is deleted too.
     Delete,
 }
@@ -207,7 +200,7 @@ pub(super) enum Effect {
     /// It needs another name. `is_gone`: whether the upstream no longer has an object of it under the current name.
     Rename { is_gone: bool },
     /// Refused finally. The sent occurrences are lost, unless the record can be repaired.
-    Lost(Box<Loss>),
+    Lost(Refusal),
     /// The record is removed.
     Forget,
 }
@@ -260,9 +253,9 @@ fn created(stand: Stand, fact: Fact, facts: &Facts) -> (Stand, Effect) {
         Fact::Stored(seen) => arrived(seen, facts.in_flight, facts.sent),
         Fact::Exists => (Stand::Taken { until, loss: None }, Effect::Again),
         Fact::Refused(refusal) if until.is_some() && facts.tags != Tags::Off => {
-            (Stand::Taken { until, loss: Some(Box::new(Loss::of(refusal))) }, Effect::Again)
+            (Stand::Taken { until, loss: Some(refusal) }, Effect::Again)
         }
-        Fact::Refused(refusal) => lost(Stand::Nowhere, refusal),
+        Fact::Refused(refusal) => (Stand::Nowhere, Effect::Lost(refusal)),
         Fact::Retry(Applied::Perhaps) => (Stand::Sent { until: facts.now.after(LIMBO) }, Effect::Later),
         // Answers that a create does not have.
         Fact::Retry(Applied::No) | Fact::Missing | Fact::Conflict => (stand, Effect::Later),
@@ -275,7 +268,7 @@ fn patched(stand: Stand, fact: Fact, facts: &Facts) -> (Stand, Effect) {
     match fact {
         Fact::Stored(seen) => arrived(seen, facts.in_flight, facts.sent),
         Fact::Missing => (Stand::Nowhere, Effect::Again),
-        Fact::Refused(refusal) => lost(stand, refusal),
+        Fact::Refused(refusal) => (stand, Effect::Lost(refusal)),
         Fact::Conflict if blind => (stand, Effect::Later),
         Fact::Conflict => (Stand::Unsure { held, if_missing: IfMissing::Create }, Effect::Again),
         // Its count is absolute, so without other writers a blind repeat is correct.
@@ -441,7 +434,7 @@ fn unreadable(stand: Stand, refusal: Refusal, facts: &Facts) -> (Stand, Effect) 
         // Without the right to read a patch is repeated blindly, as client-go does.
         Stand::Unsure { held, .. } => (Stand::On(Held { version: SmolStr::default(), ..held }), Effect::Again),
         Stand::Waiting { then, .. } => carried_out(then),
-        Stand::Nowhere | Stand::Sent { .. } | Stand::On(_) | Stand::Unwanted(_) => lost(stand, refusal),
+        Stand::Nowhere | Stand::Sent { .. } | Stand::On(_) | Stand::Unwanted(_) => (stand, Effect::Lost(refusal)),
     }
 }
 
@@ -462,20 +455,10 @@ fn carried_out(then: Then) -> (Stand, Effect) {
     }
 }
 
-fn lost(stand: Stand, refusal: Refusal) -> (Stand, Effect) {
-    (stand, Effect::Lost(Box::new(Loss::of(refusal))))
-}
-
-impl Loss {
-    fn of(refusal: Refusal) -> Self {
-        Self { reason: LostReason::Refused(refusal.reason), refusal }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::RefusalReason;
+    use crate::outbox::LostReason;
     use crate::status::Status;
 
     const NOW: Mono = Mono(100_000_000_000);
@@ -486,7 +469,7 @@ mod tests {
         Facts { now: NOW, tags: Tags::Kept, settled: 5, in_flight: 5, sent: Mark { count: 13, tag: 10 }, adopts: true };
 
     fn refusal() -> Refusal {
-        Refusal { reason: RefusalReason::Invalid, status: Box::new(Status::new(422, "Invalid", "m")) }
+        Refusal { reason: LostReason::Invalid, status: Box::new(Status::new(422, "Invalid", "m")) }
     }
 
     fn held(version: &str, count: i64, tag: u64) -> Held {
@@ -499,15 +482,14 @@ mod tests {
     }
 
     fn stands() -> Vec<Stand> {
-        let loss = || Some(Box::new(Loss::of(refusal())));
         let mut all = vec![Stand::Nowhere, Stand::Sent { until: LATER }, Stand::On(held("1", 8, 5))];
         for until in [None, Some(NOW), Some(LATER)] {
-            all.extend([None, loss()].map(|loss| Stand::Taken { until, loss }));
+            all.extend([None, Some(refusal())].map(|loss| Stand::Taken { until, loss }));
         }
         for if_missing in [IfMissing::Create, IfMissing::Forget] {
             all.push(Stand::Unsure { held: held("1", 8, 5), if_missing });
         }
-        for then in [Then::Rename, Then::Lose(Box::new(Loss::of(refusal()))), Then::Delete] {
+        for then in [Then::Rename, Then::Lose(refusal()), Then::Delete] {
             all.push(Stand::Waiting { until: NOW, then });
         }
         all.push(Stand::Unwanted(held("1", 8, 5)));

@@ -13,7 +13,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::Verb;
-use crate::outbox::{Answer, Applied, Fault, Refusal, RefusalReason, Retry};
+use crate::outbox::{Answer, Applied, Fault, LostReason, Refusal, Retry};
 use crate::status::Status;
 
 /// LIMIT: longest `Retry-After`; longer ones are reduced to this.
@@ -105,7 +105,7 @@ pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
         Failure::Denied(denial) => judge_denial(verb, denial, perhaps),
         Failure::Unsendable(text) => {
             let status = Box::new(Status::bad_request(text.clone()));
-            Answer::Refused(Refusal { reason: RefusalReason::Invalid, status })
+            Answer::Refused(Refusal { reason: LostReason::Invalid, status })
         }
         Failure::Deadline => retry(Fault::Timeout, perhaps),
         Failure::NotSent(_) => retry(Fault::Transport, Applied::No),
@@ -125,27 +125,27 @@ fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
         (401, _) => retry(Fault::Unauthorized, Applied::No),
         (408 | 504, _) => retry(Fault::Timeout, perhaps),
         (429, _) => retry(Fault::Overloaded, Applied::No),
-        (500, _) if *is_status && too_large_for_etcd(&status.message) => refused(RefusalReason::TooLarge),
+        (500, _) if *is_status && too_large_for_etcd(&status.message) => refused(LostReason::TooLarge),
         (500, _) if *is_status && status.message.contains("resourceVersion should not be set") => {
-            refused(RefusalReason::Invalid)
+            refused(LostReason::Invalid)
         }
         // A load balancer without a backend. The API server's own answer to a panic is plain text too, but a 500.
         (502 | 503, _) if !is_status => retry(Fault::NotApiserver, perhaps),
         (500..=599, _) => retry(Fault::ServerError, perhaps),
         _ if !is_status => retry(Fault::NotApiserver, perhaps),
-        (400 | 405 | 406 | 415 | 422, _) => refused(RefusalReason::Invalid),
+        (400 | 405 | 406 | 415 | 422, _) => refused(LostReason::Invalid),
         // Admission plugins use reasons of their own, so the reason is ignored.
-        (403, _) if status.has_cause("NamespaceTerminating") => refused(RefusalReason::NamespaceGone),
-        (403, _) => refused(RefusalReason::Forbidden),
-        (404, "NotFound") if verb == Verb::Create && about == "namespaces" => refused(RefusalReason::NamespaceGone),
+        (403, _) if status.has_cause("NamespaceTerminating") => refused(LostReason::NamespaceGone),
+        (403, _) => refused(LostReason::Forbidden),
+        (404, "NotFound") if verb == Verb::Create && about == "namespaces" => refused(LostReason::NamespaceGone),
         (404, "NotFound") if verb != Verb::Create && matches!(about, "" | "events" | "namespaces") => Answer::Missing,
         // The resource is not served, or not yet.
         (404, _) => retry(Fault::NotApiserver, perhaps),
         // A 409 of a create means that the name exists, also without a reason. The outbox then reads the record.
         (409, reason) if verb == Verb::Create && reason != "Conflict" => Answer::Exists,
         (409, _) => retry(Fault::Conflict, Applied::No),
-        (413, _) => refused(RefusalReason::TooLarge),
-        (400..=499, _) => refused(RefusalReason::Other),
+        (413, _) => refused(LostReason::TooLarge),
+        (400..=499, _) => refused(LostReason::Refused),
         _ => retry(Fault::NotApiserver, perhaps),
     }
 }
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn each_status_has_its_answer() {
-        use RefusalReason::{Forbidden, Invalid, NamespaceGone, Other, TooLarge};
+        use LostReason::{Forbidden, Invalid, NamespaceGone, Refused, TooLarge};
         use Verb::{Create, Get, Patch};
         let elsewhere = |applied| retry(Fault::NotApiserver, applied);
         let check = |verb, code, reason: &str, message: &str, expected: Answer| {
@@ -273,7 +273,7 @@ mod tests {
             check(Get, code, "", "m", retry(Fault::ServerError, Applied::No));
         }
         for code in [402, 410, 418, 451] {
-            check_refused(Create, code, "", "m", Other);
+            check_refused(Create, code, "", "m", Refused);
         }
         for code in [300, 301, 307, 600] {
             check(Create, code, "", "m", elsewhere(Applied::Perhaps));
@@ -335,7 +335,7 @@ mod tests {
         check(Failure::Lost("x".into()), Fault::Transport, Applied::Perhaps, 503, "ServiceUnavailable");
         check(Failure::Unreadable("x".into()), Fault::BadAnswer, Applied::Perhaps, 500, "InternalError");
         let answer = judge(Verb::Patch, &Failure::Unsendable("m".into()));
-        assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::Invalid, .. })), "{answer:?}");
+        assert!(matches!(answer, Answer::Refused(Refusal { reason: LostReason::Invalid, .. })), "{answer:?}");
     }
 
     #[test]

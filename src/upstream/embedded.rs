@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::event::{ApiGroup, Time};
-    use crate::outbox::{Patch, Refusal, RefusalReason};
+    use crate::outbox::{LostReason, Patch, Refusal};
     use crate::upstream::Upstream;
     use crate::upstream::store::Namespaces;
 
@@ -209,7 +209,7 @@ mod tests {
         assert!(matches!(upstream.write(&patch).await, Answer::Stored(event) if event.count == 2));
         assert!(matches!(upstream.write(&read).await, Answer::Stored(event) if event.count == 2));
         let gone =
-            Refusal { reason: RefusalReason::NamespaceGone, status: Status::not_found("", "namespaces", "x").into() };
+            Refusal { reason: LostReason::NamespaceGone, status: Status::not_found("", "namespaces", "x").into() };
         assert_eq!(upstream.write(&create("x")).await, Answer::Refused(gone));
         assert_eq!(upstream.get("shop", "a").await.unwrap().count, 2);
         let list = upstream.list(None, &ListOptions::default()).await.unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use eventweir::correlator::{Naming, Settings};
 use eventweir::event::Event;
-use eventweir::outbox::{LostReason, RefusalReason};
+use eventweir::outbox::LostReason;
 
 use super::support::bench::{Bench, Options};
 use super::support::events::{event, plain};
@@ -108,7 +108,7 @@ async fn a_create_that_was_applied_and_then_refused_counts_as_written() {
     bench.offer(plain());
     bench.settle().await;
     assert_eq!(bench.fake.take_methods(), ["POST", "POST", "GET", "GET"]);
-    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Invalid)), 1);
+    assert_eq!(bench.lost(LostReason::Invalid), 1);
     bench.check();
 }
 

@@ -10,7 +10,7 @@ use eventweir::access::{Access, Ask, Metrics, Purpose, Settings, TokenReview};
 use eventweir::clock::Clock;
 use eventweir::correlator::KeySecret;
 use eventweir::event::{ApiGroup, Event, EventSeries};
-use eventweir::outbox::{Answer, Fault as Cause, LostReason, RefusalReason, Request};
+use eventweir::outbox::{Answer, Fault as Cause, LostReason, Request};
 use eventweir::status::Status;
 use eventweir::upstream::{self, Apiserver, apiserver};
 use http::{HeaderMap, Method};
@@ -321,7 +321,7 @@ async fn a_forbidden_record_is_tried_a_few_times_in_five_minutes() {
     bench.settle().await;
     let tries = bench.fake.take_methods().len();
     assert!(tries < 15, "{tries}");
-    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Forbidden)), 1);
+    assert_eq!(bench.lost(LostReason::Forbidden), 1);
     // Of the tries after it, the pauses are short again.
     bench.fake.plan(|_| Fault::None);
     bench.fake.fail_next(&[Fault::Before(403), Fault::None, Fault::Before(503), Fault::Before(503), Fault::None]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use eventweir::correlator;
 use eventweir::event::repair::Repair;
 use eventweir::event::{Event, MicroTime};
-use eventweir::outbox::{self, DIGEST_REASON, LostReason, RefusalReason};
+use eventweir::outbox::{self, DIGEST_REASON, LostReason};
 use eventweir::shard;
 
 use super::support::bench::{Bench, Options};
@@ -18,15 +18,13 @@ fn repairs(bench: &Bench, repair: Repair) -> f64 {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_create_is_lost_with_its_reason_and_the_next_occurrence_is_created() {
-    for (code, reason) in
-        [(404, RefusalReason::NamespaceGone), (413, RefusalReason::TooLarge), (422, RefusalReason::Invalid)]
-    {
+    for (code, reason) in [(404, LostReason::NamespaceGone), (413, LostReason::TooLarge), (422, LostReason::Invalid)] {
         let mut bench = Bench::new();
         bench.fake.fail_next(&[Fault::Before(code)]);
         bench.offer(plain());
         bench.settle().await;
         assert_eq!(bench.fake.take_methods(), ["POST"], "{code} is not tried again");
-        assert_eq!((bench.lost(LostReason::Refused(reason)), bench.balance().ledger.total_lost()), (1, 1), "{code}");
+        assert_eq!((bench.lost(reason), bench.balance().ledger.total_lost()), (1, 1), "{code}");
         bench.offer(plain());
         bench.settle().await;
         assert_eq!(bench.fake.take_methods(), ["POST"], "{code}");
@@ -37,7 +35,7 @@ async fn a_refused_create_is_lost_with_its_reason_and_the_next_occurrence_is_cre
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_patch_loses_only_its_own_occurrences() {
-    for (code, reason) in [(413, RefusalReason::TooLarge), (422, RefusalReason::Invalid)] {
+    for (code, reason) in [(413, LostReason::TooLarge), (422, LostReason::Invalid)] {
         let mut bench = Bench::new();
         bench.offer(plain());
         bench.settle().await;
@@ -46,7 +44,7 @@ async fn a_refused_patch_loses_only_its_own_occurrences() {
             bench.offer(plain());
         }
         bench.settle().await;
-        assert_eq!(bench.lost(LostReason::Refused(reason)), 3, "{code}");
+        assert_eq!(bench.lost(reason), 3, "{code}");
         assert_eq!(bench.fake.shown(), 1, "{code}");
         for _ in 0..2 {
             bench.offer(plain());
@@ -68,7 +66,7 @@ async fn occurrences_during_a_refused_request_are_sent_separately() {
     bench.offer(plain());
     bench.offer(plain());
     bench.settle().await;
-    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Invalid)), 1);
+    assert_eq!(bench.lost(LostReason::Invalid), 1);
     assert_eq!((bench.fake.shown(), bench.balance().ledger.total_written()), (2, 2));
     bench.check();
 }
@@ -133,7 +131,7 @@ async fn a_too_large_write_is_cut_once_and_then_lost() {
     bench.offer(long());
     bench.settle().await;
     assert_eq!(bench.fake.take_methods(), ["PATCH", "PATCH"]);
-    assert_eq!((bench.lost(LostReason::Refused(RefusalReason::TooLarge)), bench.fake.shown()), (1, 2));
+    assert_eq!((bench.lost(LostReason::TooLarge), bench.fake.shown()), (1, 2));
     assert_eq!(repairs(&bench, Repair::Message), 2.0);
     bench.check();
 }
@@ -148,7 +146,7 @@ async fn without_repair_a_refused_write_is_lost_at_once() {
     bench.offer(invalid());
     bench.settle().await;
     assert_eq!(bench.fake.take_methods(), ["POST"]);
-    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Invalid)), 1);
+    assert_eq!(bench.lost(LostReason::Invalid), 1);
     bench.check();
 }
 
@@ -164,7 +162,7 @@ async fn a_refusal_is_not_an_outage() {
     let seen = bench.fake.seen();
     assert!(seen.last().is_some_and(|last| last.at.since(seen[0].at) < Duration::from_millis(50)));
     assert_eq!(bench.fake.shown(), 20);
-    assert_eq!(bench.lost(LostReason::Refused(RefusalReason::Invalid)), 20);
+    assert_eq!(bench.lost(LostReason::Invalid), 20);
     bench.check();
 }
 
@@ -186,7 +184,7 @@ async fn a_refused_digest_loses_its_occurrences_and_the_next_one_starts_at_zero(
         bench.pass(Duration::from_secs(7)).await;
     }
     bench.settle().await;
-    let lost = bench.lost(LostReason::Refused(RefusalReason::Invalid));
+    let lost = bench.lost(LostReason::Invalid);
     assert!(lost >= 5, "{lost}");
     assert_eq!(bench.balance().ledger.total_written() + lost, 40);
     assert_eq!(bench.fake.shown() + lost, 40);
@@ -197,7 +195,7 @@ async fn a_refused_digest_loses_its_occurrences_and_the_next_one_starts_at_zero(
 /// Fault: a starting apiserver answers 403 until it knows all roles, and events of that time were lost.
 #[tokio::test(start_paused = true)]
 async fn a_403_is_final_five_minutes_after_a_records_first() {
-    let forbidden = LostReason::Refused(RefusalReason::Forbidden);
+    let forbidden = LostReason::Forbidden;
     let mut bench = Bench::new();
     bench.fake.plan(|_| Fault::Before(403));
     bench.offer(plain());
@@ -240,7 +238,7 @@ async fn refusals_among_other_faults_lose_exactly_the_reported_occurrences() {
             bench.pass(Duration::from_millis(rng.u64(..900))).await;
         }
         bench.settle().await;
-        let lost = bench.lost(LostReason::Refused(RefusalReason::Invalid));
+        let lost = bench.lost(LostReason::Invalid);
         assert!(lost > 0);
         assert_eq!(bench.fake.shown(), bench.balance().ledger.total_written(), "seed {seed}");
         assert_eq!(bench.balance().ledger.total_written() + lost, bench.accepted, "seed {seed}");

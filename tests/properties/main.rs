@@ -15,9 +15,7 @@ use std::time::Duration;
 use eventweir::clock::{Mono, Now};
 use eventweir::correlator::{KeySecret, Policy, Settings, Suppression};
 use eventweir::event::{Event, Time};
-use eventweir::outbox::{
-    Answer, Applied, DIGEST_REASON, Fault, LostReason, Refusal, RefusalReason, Request, Retry, Write,
-};
+use eventweir::outbox::{Answer, Applied, DIGEST_REASON, Fault, LostReason, Refusal, Request, Retry, Write};
 use eventweir::shard::{self, Lead, Outcome, Shard};
 use eventweir::status::Status;
 use proptest::prelude::*;
@@ -158,7 +156,7 @@ impl World {
                 Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout })
             }
             Reply::Refuses => Answer::Refused(Refusal {
-                reason: RefusalReason::Invalid,
+                reason: LostReason::Invalid,
                 status: Box::new(Status::new(422, "Invalid", "no")),
             }),
         }
@@ -428,7 +426,7 @@ proptest! {
         world.pass(LONG);
         let ledger = world.shard.balance().ledger;
         prop_assert_eq!(world.shown(), ledger.total_written());
-        prop_assert_eq!(ledger.lost(LostReason::Refused(RefusalReason::Invalid)), world.accepted - world.shown());
+        prop_assert_eq!(ledger.lost(LostReason::Invalid), world.accepted - world.shown());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::clock::Now;
 use crate::event::json::FieldValidation;
 use crate::event::patching::PatchType;
 use crate::event::{Event, Time};
-use crate::outbox::{Applied, Fault, Patch, Refusal, RefusalReason, Retry};
+use crate::outbox::{Applied, Fault, LostReason, Patch, Refusal, Retry};
 use crate::upstream::store::{self, Store};
 use crate::upstream::{
     ApplyOptions, ClientPatch, DeleteOptions, Deleted, LabelSelector, ListOptions, PatchOptions, UpdateOptions,
@@ -201,7 +201,7 @@ async fn names_too_long_for_a_url_are_refused_for_good() {
     let (apiserver, log, _) = apiserver(|_| http(200, stored_json()));
     let name = "x".repeat(70_000).into();
     let answer = apiserver.write(&Request::Read { group: ApiGroup::Core, namespace: "shop".into(), name }).await;
-    assert!(matches!(answer, Answer::Refused(Refusal { reason: RefusalReason::Invalid, .. })), "{answer:?}");
+    assert!(matches!(answer, Answer::Refused(Refusal { reason: LostReason::Invalid, .. })), "{answer:?}");
     assert!(log.lock().is_empty());
 }
 

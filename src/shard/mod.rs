@@ -444,19 +444,23 @@ impl Shard {
 
     /// Returns the sizes of everything that the shard holds.
     pub fn sizes(&self) -> Sizes {
+        let mut sizes = Sizes::default();
+        self.add_to(&mut sizes);
+        sizes
+    }
+
+    fn add_to(&self, sizes: &mut Sizes) {
         let (groups, folded) = self.outbox.groups_and_folded();
         let evicted = self.sources.iter().map(|(_, correlator)| correlator.evicted_keys());
-        Sizes {
-            sources: self.sources.len(),
-            tracked_keys: self.tracked_keys.own(),
-            evicted_keys: evicted.fold(self.evicted_keys, u64::wrapping_add),
-            records: self.outbox.record_count(),
-            bytes: self.outbox.bytes(),
-            budgets: self.outbox.budgets(),
-            groups,
-            folded,
-            lines: self.lines.len(),
-        }
+        sizes.sources += self.sources.len();
+        sizes.tracked_keys += self.tracked_keys.own();
+        sizes.evicted_keys += evicted.fold(self.evicted_keys, u64::wrapping_add);
+        sizes.records += self.outbox.record_count();
+        sizes.bytes += self.outbox.bytes();
+        sizes.budgets += self.outbox.budgets();
+        sizes.groups += groups;
+        sizes.folded += folded;
+        sizes.lines += self.lines.len();
     }
 
     /// Forgets records that have folded into a digest, so that their next occurrence begins a new record.

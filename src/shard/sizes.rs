@@ -22,20 +22,3 @@ pub struct Sizes {
     /// Client lines kept.
     pub lines: usize,
 }
-
-impl Sizes {
-    /// Returns the sum of both.
-    pub const fn plus(self, other: Self) -> Self {
-        Self {
-            sources: self.sources + other.sources,
-            tracked_keys: self.tracked_keys + other.tracked_keys,
-            evicted_keys: self.evicted_keys + other.evicted_keys,
-            records: self.records + other.records,
-            bytes: self.bytes + other.bytes,
-            budgets: self.budgets + other.budgets,
-            groups: self.groups + other.groups,
-            folded: self.folded + other.folded,
-            lines: self.lines + other.lines,
-        }
-    }
-}

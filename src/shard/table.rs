@@ -363,7 +363,9 @@ impl Shards {
 
     /// Returns the sum of all shards' sizes.
     pub fn sizes(&self) -> Sizes {
-        self.0.shards.iter().map(|shard| shard.lock().sizes()).fold(Sizes::default(), Sizes::plus)
+        let mut sizes = Sizes::default();
+        self.0.shards.iter().for_each(|shard| shard.lock().add_to(&mut sizes));
+        sizes
     }
 
     /// Applies reloaded settings and rules. Nothing that waits is lost; sources above the new limits are evicted.

@@ -3,7 +3,7 @@
 use smol_str::SmolStr;
 
 use super::budget::{BudgetId, Order};
-use super::record::{Kind, Phase, Record};
+use super::record::{Kind, Phase};
 use super::stand::Stand;
 use super::{Outbox, is_filed};
 use crate::clock::Mono;
@@ -24,11 +24,6 @@ pub struct Glimpse<'a> {
     pub settled: u64,
     /// The count that the upstream has shown last, if it holds the record.
     pub shown: Option<i64>,
-}
-
-/// The state of a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct View {
     /// Occurrences that the upstream has not acknowledged.
     pub waiting: u64,
     /// Their wait reason.
@@ -38,7 +33,7 @@ pub struct View {
     /// Whether a request with some of the waiting occurrences is in flight.
     pub is_in_flight: bool,
     /// Its version upstream, if the upstream is known to hold it.
-    pub version: Option<SmolStr>,
+    pub version: Option<&'a SmolStr>,
 }
 
 /// The state of a budget.
@@ -56,26 +51,23 @@ pub struct Tokens {
 const QUEUE: usize = 5;
 
 impl Outbox {
-    /// Returns a record of the outbox.
+    /// Returns a record of the outbox; `None` if it owes no write and was not written just before.
     pub fn glimpse(&self, id: RecordId) -> Option<Glimpse<'_>> {
         let record = self.records.get(&id)?;
-        let shown = record.stand.held().map(|held| held.count);
-        let (event, settled) = (&record.event, record.settled());
-        Some(Glimpse { event, kind: record.kind, sent: record.sent.count, settled, shown })
-    }
-
-    /// Returns the state of a record; `None` if it owes no write and was not written just before.
-    pub fn view(&self, id: RecordId) -> Option<View> {
-        let record: &Record = self.records.get(&id)?;
         let version = match &record.stand {
-            Stand::On(held) | Stand::Unsure { held, .. } => Some(held.version.clone()),
+            Stand::On(held) | Stand::Unsure { held, .. } => Some(&held.version),
             _ => None,
         };
         let folds_at = match (&record.phase, record.group) {
             (Phase::Staged(order), Some(group)) => self.groups.folds_at(group, *order, &self.settings.groups),
             _ => None,
         };
-        Some(View {
+        Some(Glimpse {
+            event: &record.event,
+            kind: record.kind,
+            sent: record.sent.count,
+            settled: record.settled(),
+            shown: record.stand.held().map(|held| held.count),
             folds_at,
             waiting: record.waiting().total(),
             why: record.why(|budget| is_filed(&self.budgets, budget)),

@@ -53,7 +53,7 @@ pub use groups::{GroupSettings, Leaving, Taken};
 pub use history::Learned;
 pub use journal::{Changes, Entry};
 pub use lines::{ClientLine, is_set_without_lines, line_checksum};
-pub use look::{Glimpse, Tokens, View};
+pub use look::{Glimpse, Tokens};
 pub use offer::{Forgotten, Offer};
 pub(crate) use ready::NORMAL_TURN;
 pub use record::{Kind, backoff};

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::explain::ELSEWHERE;
+use super::view::waits_for;
 use super::{Shard, Shards};
 use crate::clock::{Mono, Now};
 use crate::correlator::RecordId;
@@ -37,8 +38,8 @@ impl Shard {
     /// Returns the states of the storm records here, under the numbers that `explain` has for them.
     pub fn storm_states(&self) -> StormStates {
         let live = self.outbox.digests().map(|id| {
-            let view = self.outbox.view(id).filter(|view| view.waiting > 0);
-            let why = view.map_or("group", |view| if view.is_in_flight { "in_flight" } else { view.why.label() });
+            let view = self.outbox.glimpse(id).filter(|view| view.waiting > 0);
+            let why = view.map_or("group", |view| waits_for(&view));
             (id, StormState { settled: self.outbox.reach(id).1, why, lost: None })
         });
         let lost = self.lost_storms.iter().copied();

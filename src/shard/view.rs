@@ -15,7 +15,7 @@ use crate::explain::{
     Budget, Decided, Fact, History, Kept, Known, Object, Order, Part, Query, Record, StormState, StormStates, Window,
     stamp,
 };
-use crate::outbox::{Kind, View, Why};
+use crate::outbox::{Glimpse, Kind, Why};
 
 /// LIMIT: objects in the answer of one shard.
 const OBJECTS: usize = 20;
@@ -119,7 +119,7 @@ impl Shard {
             return storms.get(&record).copied();
         }
         self.outbox.digest_name(record)?;
-        let why = self.outbox.view(record).map_or(Why::Budget.label(), |view| waits_for(&view));
+        let why = self.outbox.glimpse(record).map_or(Why::Budget.label(), |view| waits_for(&view));
         Some(StormState { settled: self.outbox.reach(record).1, why, lost: None })
     }
 
@@ -132,7 +132,7 @@ impl Shard {
         // A digest of an earlier process is a record of its own.
         let is_own = |kept: &&Kept| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
         for kept in history.records.iter().filter(is_own) {
-            let Some(view) = self.outbox.view(kept.record) else { continue };
+            let Some(view) = self.outbox.glimpse(kept.record) else { continue };
             let own = view.waiting.min(rest);
             rest -= own;
             if own > 0 {
@@ -167,7 +167,7 @@ impl Shard {
         (policy, storms): (&Policy, &StormStates),
     ) -> Part {
         let records = history.records.iter().filter(|kept| kept.fact == number);
-        let folds_at = records.filter_map(|kept| self.outbox.view(kept.record)?.folds_at).min();
+        let folds_at = records.filter_map(|kept| self.outbox.glimpse(kept.record)?.folds_at).min();
         Part {
             fact: number,
             reason: fact.reason.clone(),
@@ -231,10 +231,10 @@ impl Shard {
         let of_query =
             |kept: &&Kept| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
         let record = |kept: &Kept| {
-            let view = self.outbox.view(kept.record);
+            let view = self.outbox.glimpse(kept.record);
             let (known, summary) = (self.known(kept, storms), self.summary(kept.record, storms));
-            let pending = view.as_ref().map_or(0, |view| view.waiting);
-            let state = match &view {
+            let pending = view.map_or(0, |view| view.waiting);
+            let state = match view {
                 Some(view) if view.is_in_flight => "in-flight",
                 Some(view) if view.waiting > 0 => "waiting",
                 _ if summary.is_some_and(|summary| summary.lost.is_some()) => "ended",
@@ -252,8 +252,8 @@ impl Shard {
                 count: (kept.record.0 & ELSEWHERE == 0).then_some(known.count),
                 pending,
                 state,
-                why: view.as_ref().filter(|view| view.waiting > 0).map(|view| view.why.label()),
-                resource_version: view.and_then(|view| view.version),
+                why: view.filter(|view| view.waiting > 0).map(|view| view.why.label()),
+                resource_version: view.and_then(|view| view.version.cloned()),
                 messages: kept.messages.iter().map(|(_, message)| message.clone()).collect(),
             }
         };
@@ -349,7 +349,7 @@ impl Shard {
 }
 
 /// Returns the wait reason of a record's next write.
-const fn waits_for(view: &View) -> &'static str {
+pub(super) const fn waits_for(view: &Glimpse<'_>) -> &'static str {
     if view.is_in_flight { "in_flight" } else { view.why.label() }
 }
 

@@ -60,17 +60,16 @@ impl Outbox {
     /// Folds the never-written records of a budget that have reached the maximum age, if there are more than it has
     /// tokens. The digest takes a token, and one record stays for each of the others.
     pub(super) fn fold_aged(&mut self, id: BudgetId, now: Now) {
-        let Some(budget) = self.budgets.peek(&id.0).filter(|budget| self.may_fold(budget, now.mono)) else { return };
+        let Some(budget) = self.budgets.peek(&id.0) else { return };
+        if budget.folds_from(&self.journal, &self.paused).is_none_or(|from| from > now.mono) {
+            return;
+        }
         let (max_age, tokens) = (self.settings.digest_max_age, budget.tokens(now.mono));
         if budget.folds_at(max_age, now.mono).is_some_and(|at| at <= now.mono) {
             let aged = budget.foldable().filter(|order| order.since.after(max_age) <= now.mono);
             let folding: Vec<Order> = aged.skip(tokens.saturating_sub(1)).collect();
             self.fold(id, &folding, now);
         }
-    }
-
-    fn may_fold(&self, budget: &Budget, now: Mono) -> bool {
-        budget.folds_from(&self.journal, &self.paused).is_some_and(|from| from <= now)
     }
 
     /// Lets nothing fold into the digest for [`UNDISTURBED`], because it is queued again.

@@ -51,18 +51,14 @@ impl Shard {
     /// [`release`](Self::release), [`forget_record`](Self::forget_record) or [`follow`](Self::follow).
     pub fn hold(&mut self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
         let handle = self.locate(event, name, lead, now, policy);
-        let handle = handle.or_else(|| if lead == Lead::Alias { None } else { self.locate_unsettled(event, name) })?;
+        let unknown = || self.handle_of(self.outbox.named(&event.metadata.namespace, name)?, event, name);
+        let handle = handle.or_else(|| if lead == Lead::Alias { None } else { unknown() })?;
         self.outbox.pause(handle.record);
         Some(handle)
     }
 
     /// Returns a record that its correlator does not know: it has left it before the outbox, was never correlated, or is a
     /// digest of an earlier process.
-    fn locate_unsettled(&self, event: &Event, name: &str) -> Option<Handle> {
-        self.handle_of(self.outbox.named(&event.metadata.namespace, name)?, event, name)
-    }
-
-    /// Returns a record that its correlator does not know.
     pub(super) fn handle_of(&self, record: RecordId, event: &Event, name: &str) -> Option<Handle> {
         let seen = self.outbox.glimpse(record)?;
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
@@ -271,7 +267,8 @@ impl Held {
     pub fn forget(mut self) {
         let line = self.line;
         let waiting = self.end(|shard, handle, now| {
-            shard.forget_line(line);
+            // The client's next event under the name counts from 0.
+            shard.lines.pop(&line);
             shard.forget_record(handle, now)
         });
         self.shards.dismiss(&waiting);

@@ -169,11 +169,6 @@ impl Shard {
         change(&mut total);
         self.lines.put_within(key, total, LINES_MAX);
     }
-
-    /// Forgets the line of a client that has deleted its event: the client's next event under the name counts from 0.
-    pub(super) fn forget_line(&mut self, key: Key) {
-        self.lines.pop(&key);
-    }
 }
 
 impl Shards {

@@ -68,11 +68,8 @@ impl Shards {
         let shard = &self.0.shards[self.shard_for(&event, prepared.source)];
         let shard = shard.try_lock_for(limit).ok_or(Unable::Late)?;
         self.0.mirror.show(&event, occurrences);
-        let admitted = self.change(shard, |shard, now| shard.admit(&prepared, event, occurrences, as_it_is, now));
-        if admitted.as_ref().is_ok_and(|(accepted, _)| accepted.wakes_delivery) {
-            self.wake();
-        }
-        admitted.map_err(|_full| Unable::Full)
+        let admit = |shard: &mut Shard, now| shard.admit(&prepared, event, occurrences, as_it_is, now);
+        self.change(shard, admit).map_err(|_full| Unable::Full)
     }
 }
 

@@ -61,22 +61,24 @@ impl Listed {
 }
 
 impl Shard {
-    /// Applies `event`, which the upstream holds. Returns whether it has settled a record, whose next write may be due.
-    pub fn learn(&mut self, event: &Event, now: Now, policy: &Policy) -> bool {
+    /// Applies `event`, which the upstream holds.
+    pub fn learn(&mut self, event: &Event, now: Now, policy: &Policy) {
         let settings = policy.select(event);
         // A digest of this process continues from its own state; a digest of an earlier process is left to expire.
         if settings.correlation == Correlation::Off || event.reason == DIGEST_REASON {
-            return false;
+            return;
         }
         self.read_lines(event);
         let count = outbox::count(event);
         if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
             if self.outbox.arrive(handle.record) {
                 self.settle(handle.record, Answer::Stored(Box::new(event.clone())), now);
-                return true;
+                // Its next write may be due.
+                self.wakes_delivery = true;
+                return;
             }
             if self.outbox.set_aside(handle.record, event) {
-                return false;
+                return;
             }
             let tag = self.outbox.tag_count(handle.record, event);
             let learned = self.outbox.learn(handle.record, event, now);
@@ -92,11 +94,10 @@ impl Shard {
                     }
                 }
             }
-            return false;
+            return;
         }
         self.note_rival(event, count, now, settings);
         self.adopt(event, count, policy);
-        false
     }
 
     /// Adopts a record that this process does not know, but no storm record: its key changes with each write.

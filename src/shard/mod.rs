@@ -78,6 +78,8 @@ pub struct Shard {
     explain: Store,
     /// Whether the shard is closed: it refuses further occurrences.
     closed: bool,
+    /// Whether delivery must be woken for a write that is due earlier than it knows.
+    wakes_delivery: bool,
     /// Pairs of a folded record and the record that it folded into, since the last call of `take_folds`; `None` if
     /// folds are not noted.
     folds: Option<Vec<(outbox::RecordId, outbox::RecordId)>>,
@@ -123,8 +125,6 @@ impl From<Outcome> for Note {
 pub struct Accepted {
     /// The outcome.
     pub outcome: Outcome,
-    /// Whether delivery must be woken.
-    pub wakes_delivery: bool,
     /// The record that it counts on, even if that is never written.
     pub record: outbox::RecordId,
 }
@@ -164,6 +164,7 @@ impl Shard {
             outbox,
             ledger: Ledger::default(),
             closed: false,
+            wakes_delivery: false,
             folds: None,
             lost_storms: VecDeque::new(),
             deleted: VecDeque::new(),
@@ -310,7 +311,7 @@ impl Shard {
             Verdict::Owe { rate } => Some(rate),
             Verdict::Drop => {
                 self.lose(LostReason::Suppressed, u64::from(occurrences), now);
-                return Accepted { outcome: Outcome::Dropped, wakes_delivery: false, record };
+                return Accepted { outcome: Outcome::Dropped, record };
             }
         };
         let offer = Offer {
@@ -327,13 +328,13 @@ impl Shard {
         };
         let (why, is_news) = self.outbox.offer(offer, event, now);
         let outcome = if why == Why::Budget { Outcome::Deferred } else { outcome };
-        let wakes_delivery = is_news
+        self.wakes_delivery |= is_news
             && match why {
                 Why::Turn | Why::Budget => true,
                 Why::Coalescing => self.outbox.is_due_early(record),
                 Why::InFlight | Why::Group | Why::Retry => false,
             };
-        Accepted { outcome, wakes_delivery, record }
+        Accepted { outcome, record }
     }
 
     /// Returns the record that one more occurrence of `event` would count on, if it is tracked.

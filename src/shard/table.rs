@@ -126,10 +126,7 @@ impl Shards {
         let policy = self.policy();
         // A client may have written its occurrences itself.
         let learned = |_: &Shard| Some(event.clone());
-        let has_settled = self.settling(self.shard_of(event), learned, |shard, now| shard.learn(event, now, &policy));
-        if has_settled {
-            self.wake();
-        }
+        self.settling(self.shard_of(event), learned, |shard, now| shard.learn(event, now, &policy));
     }
 
     /// Applies the deletion of `event` from the upstream; see [`Shard::learn_gone`].
@@ -165,11 +162,7 @@ impl Shards {
         self.0.mirror.show(&event, occurrences);
         let prepared = Prepared::new(self.0.secret, &event, policy, caller);
         let index = self.shard_for(&event, prepared.source);
-        let accepted = self.with(index, |shard, now| shard.accept_prepared(&prepared, event, occurrences, now));
-        if accepted.as_ref().is_ok_and(|accepted| accepted.wakes_delivery) {
-            self.wake();
-        }
-        accepted
+        self.with(index, |shard, now| shard.accept_prepared(&prepared, event, occurrences, now))
     }
 
     /// Accepts occurrences of several events as [`accept_under`](Self::accept_under) does, and returns the result of
@@ -198,9 +191,6 @@ impl Shards {
                 }
             });
         }
-        if results.iter().flatten().any(|accepted| accepted.wakes_delivery) {
-            self.wake();
-        }
         results
     }
 
@@ -219,7 +209,7 @@ impl Shards {
         self.0.mirror.show(&event, occurrences);
         let prepared = Prepared::new(self.0.secret, &event, policy, caller);
         let index = self.shard_for(&event, prepared.source);
-        let result = self.with(index, |shard, now| {
+        self.with(index, |shard, now| {
             let accepted = shard.accept_prepared(&prepared, event, occurrences, now)?;
             if matches!(accepted.outcome, Outcome::Deferred | Outcome::Dropped) {
                 return Ok((accepted, None));
@@ -233,11 +223,7 @@ impl Shards {
             };
             shard.outbox.await_write(record, ticket, on_taken);
             Ok((accepted, Some(Waiting { shards: self.clone(), shard: index, record, ticket, fate })))
-        });
-        if result.as_ref().is_ok_and(|(accepted, _)| accepted.wakes_delivery) {
-            self.wake();
-        }
-        result
+        })
     }
 
     /// Applies the answer to a write of one shard, and notifies the clients that waited for it.
@@ -331,13 +317,16 @@ impl Shards {
         see(&self.0.shards[index].lock())
     }
 
-    /// Distributes the results of a change to a shard: hands folded records to the first shard, and signals changes to
-    /// persist. Called at the end of each change.
+    /// Distributes the results of a change to a shard: hands folded records to the first shard, wakes delivery, and
+    /// signals changes to persist. Called at the end of each change.
     ///
     /// Locks of several shards are taken in ascending order, but that of the shard with the storm records last.
     fn hand_on(&self, shard: &mut Shard, now: Now) {
         if shard.outbox.is_leaving() {
             shard.hand_over(&mut self.0.shards[HOME].lock(), now);
+            self.wake();
+        }
+        if std::mem::take(&mut shard.wakes_delivery) {
             self.wake();
         }
         if shard.outbox.has_changes() {

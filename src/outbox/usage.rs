@@ -92,13 +92,8 @@ impl Usage {
         let may_grow = |own: usize, free: usize| own.saturating_mul(100 - percent) < free.saturating_mul(percent);
         let free_records = settings.max_records.get().saturating_sub(self.records.all());
         let free_bytes = settings.max_bytes.get().saturating_sub(self.bytes.all());
-        // If it holds for all records together, it holds for this source.
-        free_records > 0
-            && free_bytes > 0
-            && (may_grow(self.records.all(), free_records) && may_grow(self.bytes.all(), free_bytes) || {
-                let own = self.per_source.get(&source).copied().unwrap_or_default();
-                may_grow(own.records, free_records) && may_grow(own.bytes, free_bytes)
-            })
+        let own = self.per_source.get(&source).copied().unwrap_or_default();
+        free_records > 0 && free_bytes > 0 && may_grow(own.records, free_records) && may_grow(own.bytes, free_bytes)
     }
 }
 

@@ -42,7 +42,7 @@ impl Outbox {
     pub(super) fn fold_beyond_limit(&mut self, id: BudgetId, now: Now) {
         let Some(budget) = self.budgets.peek(&id.0) else { return };
         if self.folds_beyond_limit_at(budget, now.mono).is_some_and(|at| at <= now.mono) {
-            let excess = budget.foldable_after(budget.tokens(now.mono));
+            let excess: Vec<Order> = budget.foldable().skip(budget.tokens(now.mono)).collect();
             self.fold(id, &excess, now);
         }
     }
@@ -90,7 +90,7 @@ impl Outbox {
             let Some(budget) = self.budgets.peek(&id.0) else { continue };
             // With a spool, the next process can write the records that the budget has tokens for.
             let tokens = if self.journal.on { budget.tokens(now.mono) } else { 0 };
-            let foldable = budget.foldable_after(tokens);
+            let foldable: Vec<Order> = budget.foldable().skip(tokens).collect();
             if foldable.len() > 1 {
                 self.fold(id, &foldable, now);
             }

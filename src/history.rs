@@ -96,10 +96,6 @@ impl Monitor {
         self.heard.store(now.mono.0.max(1), Ordering::Relaxed);
     }
 
-    fn set_ready(&self) {
-        self.ready.cancel();
-    }
-
     fn count(&self, kind: &str) {
         self.news.with_label_values(&[kind]).inc();
     }
@@ -121,7 +117,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
             next = news.next() => next,
             () = clock.sleep_until(deadline), if !monitor.is_ready() => {
                 tracing::warn!("the upstream's events are not listed in time; repeats may begin new records");
-                monitor.set_ready();
+                monitor.ready.cancel();
                 continue;
             }
         };
@@ -139,7 +135,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
                 shards.learn_list(&std::mem::take(&mut listed));
                 monitor.count("relist");
                 monitor.synced.set(1);
-                monitor.set_ready();
+                monitor.ready.cancel();
                 if monitor.mode == Mode::List {
                     return;
                 }
@@ -159,7 +155,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
             }
             Some(News::Trouble { error, is_forbidden, .. }) => {
                 if is_forbidden {
-                    monitor.set_ready();
+                    monitor.ready.cancel();
                 }
                 // Only the first failure of an outage is logged; the counter shows that it lasts.
                 let now = clock.now().mono;

@@ -18,7 +18,7 @@ use crate::correlator::{KeySecret, Policy};
 use crate::event::{Event, ObjectMeta};
 use crate::explain::{Group, Totals, Unseen};
 use crate::ledger::{Balance, RejectReason};
-use crate::outbox::{Answer, Request, Why};
+use crate::outbox::{Answer, Patch, Request, Why};
 use crate::shard::{Settings, Shard, Shards, Shown};
 
 /// LIMIT: occurrences in the queue of the shadow; further ones are left out and counted as missed.
@@ -248,24 +248,21 @@ impl Run {
     fn deliver(&mut self, now: Now) {
         while let Some(write) = self.shard.next_write(now) {
             self.revision += 1;
-            let answer = answer(&write.request, self.revision);
-            self.shard.settle(write.record, answer, now);
+            self.shard.settle(write.record, answer(write.request, self.revision), now);
         }
     }
 }
 
 /// Returns the answer of an upstream that stores everything.
-fn answer(request: &Request, revision: u64) -> Answer {
+fn answer(request: Request, revision: u64) -> Answer {
     let resource_version = format_smolstr!("{revision}");
     match request {
-        Request::Create { event, .. } => {
-            let metadata = ObjectMeta { resource_version, ..event.metadata.clone() };
-            Answer::Stored(Box::new(Event { metadata, ..Event::clone(event) }))
+        Request::Create { mut event, .. } => {
+            event.metadata.resource_version = resource_version;
+            Answer::Stored(event)
         }
-        Request::Patch { namespace, name, patch, .. } => {
-            let (namespace, name) = (namespace.clone(), name.clone());
+        Request::Patch { namespace, name, patch: Patch { count, message, .. }, .. } => {
             let metadata = ObjectMeta { namespace, name, resource_version, ..ObjectMeta::default() };
-            let (count, message) = (patch.count, patch.message.clone());
             Answer::Stored(Box::new(Event { metadata, count, message, ..Event::default() }))
         }
         Request::Read { .. } | Request::Delete { .. } => Answer::Missing,

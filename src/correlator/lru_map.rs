@@ -16,7 +16,7 @@ use super::key::{BuildKeyHasher, Key};
 pub struct LruMap<V> {
     entries: LruCache<Key, V, BuildKeyHasher>,
     /// Entries that the limits of the calls have evicted so far.
-    evicted: u64,
+    pub(super) evicted: u64,
 }
 
 impl<V> Default for LruMap<V> {
@@ -52,11 +52,6 @@ impl<V> LruMap<V> {
             self.entries.pop_lru();
             self.evicted += 1;
         }
-    }
-
-    /// Returns the number of entries that the limits of the calls have evicted so far.
-    pub(super) const fn evicted(&self) -> u64 {
-        self.evicted
     }
 }
 

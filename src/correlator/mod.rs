@@ -151,7 +151,7 @@ impl Correlator {
 
     /// Returns the number of groups and observations that `cache_size` has evicted so far.
     pub const fn evicted_keys(&self) -> u64 {
-        self.groups.evicted() + self.observations.evicted()
+        self.groups.evicted + self.observations.evicted
     }
 
     /// Evicts what no settings of a reloaded policy allow: entries beyond the largest cache, and budgets that pay for

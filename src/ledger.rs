@@ -89,10 +89,6 @@ impl Occurrences {
         self.0.iter().sum()
     }
 
-    pub(crate) fn take(&mut self) -> Self {
-        std::mem::take(self)
-    }
-
     /// Takes the first `number` out, in the order in which a record shows its occurrences.
     pub(crate) fn take_first(&mut self, mut number: u64) -> Self {
         let mut first = Self::default();

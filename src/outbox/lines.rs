@@ -74,10 +74,6 @@ impl ClientLine {
         (slot(key), value)
     }
 
-    fn key(&self) -> SmolStr {
-        key(&self.name)
-    }
-
     fn is_of(&self, name: &str, checksum: u32) -> bool {
         self.name == name && self.checksum == checksum
     }
@@ -193,10 +189,6 @@ impl Lines {
         newer.own.into_iter().chain(newer.others).for_each(|line| self.put(line, &own));
     }
 
-    pub(super) fn take(&mut self) -> Self {
-        std::mem::take(self)
-    }
-
     fn iter(&self) -> impl Iterator<Item = &ClientLine> {
         self.own.iter().chain(&self.others)
     }
@@ -253,10 +245,10 @@ impl Lines {
     pub(super) fn annotations(&self, name: &str, count: i64, ours: u64) -> Vec<(SmolStr, SmolStr)> {
         let is_whole = |own: &ClientLine| i64::from(own.total) == count && i64::try_from(ours) == Ok(count);
         let own = self.own.iter().filter(|own| own.name != name || !is_whole(own));
-        let own = own.map(|own| own.annotation(&own.key(), count));
+        let own = own.map(|own| own.annotation(&key(&own.name), count));
         let others = self.others.iter().map(|line| match line.total {
             1 => line.annotation(FIRST, count),
-            _ => line.annotation(&line.key(), count),
+            _ => line.annotation(&key(&line.name), count),
         });
         own.chain(others).collect()
     }

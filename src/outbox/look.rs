@@ -2,10 +2,10 @@
 
 use smol_str::SmolStr;
 
+use super::Outbox;
 use super::budget::{BudgetId, Order};
 use super::record::{Kind, Phase};
 use super::stand::Stand;
-use super::{Outbox, is_filed};
 use crate::clock::Mono;
 use crate::correlator::{Key, RecordId};
 use crate::event::Event;
@@ -70,7 +70,7 @@ impl Outbox {
             shown: record.stand.held().map(|held| held.count),
             folds_at,
             waiting: record.waiting().total(),
-            why: record.why(|budget| is_filed(&self.budgets, budget)),
+            why: record.why(&self.budgets),
             is_in_flight: matches!(record.phase, Phase::InFlight(_)),
             version,
         })

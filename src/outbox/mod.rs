@@ -244,7 +244,7 @@ impl Outbox {
     pub fn waiting(&self) -> [u64; Why::ALL.len()] {
         let mut waiting = [0; Why::ALL.len()];
         for record in self.records.values() {
-            let why = record.why(|budget| is_filed(&self.budgets, budget));
+            let why = record.why(&self.budgets);
             waiting[why as usize] += record.pending.total() + record.later.total();
             waiting[Why::InFlight as usize] += record.in_flight().total();
         }
@@ -432,16 +432,11 @@ impl Outbox {
     /// Returns the wait reason of a record's write.
     fn why(&self, id: RecordId) -> Why {
         // A missing record was folded into a digest at once, because its budget could not pay.
-        self.records.get(&id).map_or(Why::Budget, |record| record.why(|budget| is_filed(&self.budgets, budget)))
+        self.records.get(&id).map_or(Why::Budget, |record| record.why(&self.budgets))
     }
 
     /// Returns the records that the correlators must forget, since the last call.
     pub fn take_forgotten(&mut self) -> Vec<Forgotten> {
         std::mem::take(&mut self.forgotten)
     }
-}
-
-/// Whether a write of this budget can be sent now.
-fn is_filed(budgets: &LruMap<Budget>, id: BudgetId) -> bool {
-    budgets.peek(&id.0).is_some_and(|budget| budget.filed.is_some())
 }

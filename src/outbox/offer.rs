@@ -72,7 +72,12 @@ impl Outbox {
     /// that is queued already waits for its turn without a wakeup.
     pub fn offer(&mut self, offer: Offer, event: Event, now: Now) -> (Why, bool) {
         let (mut wakes_delivery, is_paid) = (true, offer.rate.is_none());
-        let (id, shown) = (offer.record, WrittenAs::from(offer.fold));
+        let id = offer.record;
+        let shown = match offer.fold {
+            Fold::Created => WrittenAs::Created,
+            Fold::Counted => WrittenAs::Counted,
+            Fold::Combined => WrittenAs::Combined,
+        };
         let occurrences = Occurrences::of(shown, u64::from(offer.occurrences));
         if let Some(mut record) = self.records.get_mut(&id) {
             let mut is_recharged = false;
@@ -102,7 +107,7 @@ impl Outbox {
             let waits = match record.phase {
                 Phase::Settled => None,
                 Phase::Queued(_) | Phase::Staged(_) if wakes_delivery => None,
-                _ => Some(record.why(|budget| super::is_filed(&self.budgets, budget))),
+                _ => Some(record.why(&self.budgets)),
             };
             if waits.is_some() {
                 record.gain(occurrences, now.mono, now.mono);

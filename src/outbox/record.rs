@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::budget::{BudgetId, Order, Place, Rank};
+use super::budget::{Budget, BudgetId, Order, Place, Rank};
 use super::group;
 use super::groups::Membership;
 use super::lines::Lines;
@@ -16,26 +16,16 @@ use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
 use super::tag;
 use super::usage::Usage;
 use crate::clock::{Mono, Now};
-use crate::correlator::{Fold, Key, Messages, RecordId};
+use crate::correlator::{Key, LruMap, Messages, RecordId};
 use crate::event::repair::{self, Objection, Repair};
 use crate::event::{ApiGroup, Event, NEW_STYLE_MESSAGE_MAX, ObjectReference, cut};
-use crate::ledger::{LostReason, Occurrences, Why, WrittenAs};
+use crate::ledger::{LostReason, Occurrences, Why};
 
 /// Time after a record's first 403 during which another 403 is retried.
 const FORBIDDEN_GRACE: Duration = Duration::from_secs(300);
 /// Longest pause between these tries. A quota or a policy may refuse every record of a namespace, and their tries take
 /// tokens of `upstream.qps` from other namespaces.
 const FORBIDDEN_PAUSE_MAX: Duration = Duration::from_secs(60);
-
-impl From<Fold> for WrittenAs {
-    fn from(fold: Fold) -> Self {
-        match fold {
-            Fold::Created => Self::Created,
-            Fold::Counted => Self::Counted,
-            Fold::Combined => Self::Combined,
-        }
-    }
-}
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -226,7 +216,7 @@ impl Record {
     pub(super) fn take_next(&mut self) -> Occurrences {
         match self.stand {
             Stand::Carried { .. } if !self.is_inherited => self.pending.take_first(self.in_doubt()),
-            _ => self.pending.take(),
+            _ => std::mem::take(&mut self.pending),
         }
     }
 
@@ -279,8 +269,8 @@ impl Record {
     /// Counts all that waits under the record's own `tag` from now on.
     pub(super) fn take_own_tag(&mut self, tag: Option<SmolStr>) {
         (self.tag, self.is_inherited) = (tag, false);
-        self.pending.merge(self.later.take());
-        self.lines.merge(self.later_lines.take());
+        self.pending.merge(std::mem::take(&mut self.later));
+        self.lines.merge(std::mem::take(&mut self.later_lines));
     }
 
     /// Continues under the record's own `tag` if an inherited one is settled. Returns whether it does.
@@ -398,10 +388,12 @@ impl Record {
         self.size = size;
     }
 
-    /// Returns the wait reason of its write. `is_filed` returns whether a write of a budget can be sent now.
-    pub(super) fn why(&self, is_filed: impl FnOnce(BudgetId) -> bool) -> Why {
+    /// Returns the wait reason of its write.
+    pub(super) fn why(&self, budgets: &LruMap<Budget>) -> Why {
+        // A write of a filed budget can be sent now.
+        let is_filed = || budgets.peek(&self.budget.0).is_some_and(|budget| budget.filed.is_some());
         match self.phase {
-            Phase::Queued(_) if self.paid || is_filed(self.budget) => Why::Turn,
+            Phase::Queued(_) if self.paid || is_filed() => Why::Turn,
             Phase::Queued(_) => Why::Budget,
             Phase::Staged(_) => Why::Group,
             Phase::Backoff(_) if matches!(self.stand, Stand::Carried { .. }) => Why::InFlight,

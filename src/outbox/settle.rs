@@ -311,7 +311,7 @@ impl Outbox {
         let mut lost = record.pending.take_first(number);
         record.total -= lost.total();
         if record.kind.folds() {
-            lost.merge(record.later.take());
+            lost.merge(std::mem::take(&mut record.later));
         }
         let is_switched = record.switches_tag(own_tag);
         record.end_write();

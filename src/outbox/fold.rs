@@ -229,23 +229,15 @@ mod tests {
     /// Fault: after each folded record it waited for one more commit, and was not written before the flood ended.
     #[test]
     fn a_digest_is_written_while_its_budget_continues_to_fold() {
-        let spam_key = vec![Field::SourceComponent];
-        let base = Settings { burst_size: 1, qps: 1.0, spam_key, ..Settings::default() };
-        let policy = Policy::from(base);
-        let outbox = outbox::Settings { digest_after: 4, ..outbox::Settings::default() };
-        let settings = shard::Settings { outbox, ..shard::Settings::default() };
-        let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
+        let (mut shard, policy) = budgeted(1, 4);
+        let policy = Policy::from(Settings { qps: 1.0, ..(*policy.base).clone() });
         shard.identify("a");
         shard.keep_journal();
         let (mut digests, mut being_kept) = (Vec::new(), None::<outbox::Changes>);
         for step in 1..6_000_i64 {
             let now = Now::at(step * 5_000_000);
-            for object in [2 * step, 2 * step + 1] {
-                let mut event = Event { count: 1, reason: "FailedScheduling".into(), ..Event::default() };
-                event.involved_object.name = format!("web-{object}").into();
-                event.metadata.name = event.involved_object.name.clone();
-                shard.accept(event, 1, now, &policy).unwrap();
-            }
+            let first = usize::try_from(2 * step).unwrap();
+            accept(&mut shard, first..first + 2, now, &policy);
             // A commit takes three steps, and begins with the changes up to then.
             if step % 3 == 0 {
                 if let Some(changes) = being_kept.take() {
@@ -295,9 +287,7 @@ mod tests {
                 shard.keep_journal();
             }
             let now = Now::at(1);
-            for number in 0..6 {
-                shard.accept(numbered(number), 1, now, &policy).unwrap();
-            }
+            accept(&mut shard, 0..6, now, &policy);
             shard.drain(now);
             // Two are more than the budget can pay for.
             let expected = if has_spool { 5 } else { 1 };
@@ -333,9 +323,7 @@ mod tests {
         let (mut shard, policy) = budgeted(1, 3);
         let now = Now::at(1_000_000_000);
         let fold = |shard: &mut Shard, numbers: std::ops::Range<usize>| {
-            for number in numbers {
-                shard.accept(numbered(number), 1, now, &policy).unwrap();
-            }
+            accept(shard, numbers, now, &policy);
             let digest = shard.pending().find(|(event, _)| event.reason == DIGEST_REASON);
             digest.map(|(event, waiting)| (event.clone(), waiting)).unwrap()
         };

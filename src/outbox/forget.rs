@@ -259,12 +259,28 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::correlator::{Rate, Settled};
-    use crate::outbox::{Answer, Applied, Fault, Offer, Request, Retry, Settings};
+    use crate::outbox::{Answer, Applied, Fault, Offer, Request, Retry, Settings, Write};
 
     fn stored(version: &str, count: i32) -> Answer {
         let mut event = Event { count, ..Event::default() };
         (event.metadata.name, event.metadata.resource_version) = ("n1".into(), version.into());
         Answer::Stored(Box::new(event))
+    }
+
+    fn at(second: i64) -> Now {
+        Now::at(second * 1_000_000_000)
+    }
+
+    /// An outbox that has sent the create of a record at 0 s, and what it creates, as version 1.
+    fn creating(rate: Option<Rate>) -> (Outbox, RecordId, Event) {
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        outbox.identify("me");
+        outbox.offer(Offer::of(1, rate), Event { count: 1, ..Event::default() }, at(0));
+        let Write { record, request: Request::Create { mut event, .. } } = outbox.next_write(at(0)).unwrap() else {
+            unreachable!("it is new")
+        };
+        event.metadata.resource_version = "1".into();
+        (outbox, record, *event)
     }
 
     /// Fault: the answer made the record known again, and its next write created the deleted event again.
@@ -277,7 +293,6 @@ mod tests {
             [(stored("2", 2), 1, 0), (perhaps, 0, 1), (conflict, 0, 1), (Answer::Missing, 0, 1)]
         {
             let mut outbox = Outbox::new(Settings::default(), 0);
-            let at = |second: i64| Now::at(second * 1_000_000_000);
             let event = Event { count: 1, ..Event::default() };
             outbox.offer(Offer::of(1, None), event.clone(), at(0));
             let id = outbox.next_write(at(1)).unwrap().record;
@@ -301,13 +316,7 @@ mod tests {
     #[test]
     fn after_a_delete_in_doubt_another_writers_part_counts_once() {
         for is_put in [false, true] {
-            let mut outbox = Outbox::new(Settings::default(), 0);
-            outbox.identify("me");
-            outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, Now::at(0));
-            let write = outbox.next_write(Now::at(0)).unwrap();
-            let (id, Request::Create { event, .. }) = (write.record, write.request) else { unreachable!("it is new") };
-            let mut object = *event;
-            object.metadata.resource_version = "1".into();
+            let (mut outbox, id, mut object) = creating(None);
             outbox.settle(id, Answer::Stored(Box::new(object.clone())), Now::at(1));
             (object.count, object.metadata.resource_version) = (5, "2".into());
             outbox.pause(id);
@@ -328,16 +337,8 @@ mod tests {
     /// Fault: the sum with what waits overflowed.
     #[test]
     fn a_tag_that_a_clients_put_has_made_too_large_is_written_again() {
-        let mut outbox = Outbox::new(Settings::default(), 0);
-        outbox.identify("me");
-        let at = |second: i64| Now::at(second * 1_000_000_000);
-        outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, at(0));
-        let write = outbox.next_write(at(0)).unwrap();
-        let (id, Request::Create { event: mut object, .. }) = (write.record, write.request) else {
-            panic!("it is new")
-        };
-        object.metadata.resource_version = "1".into();
-        outbox.settle(id, Answer::Stored(object.clone()), at(0));
+        let (mut outbox, id, mut object) = creating(None);
+        outbox.settle(id, Answer::Stored(Box::new(object.clone())), at(0));
         outbox.offer(Offer::of(1, None), Event { count: 2, ..Event::default() }, at(0));
         let annotations = &mut object.metadata.rare.as_mut().unwrap().annotations;
         annotations.values_mut().for_each(|value| *value = format!("{}@1", u64::MAX).into());
@@ -353,21 +354,13 @@ mod tests {
     /// Fault: the deleted event stayed, because the deletion of its late create waited for a token of an empty budget.
     #[test]
     fn the_deletion_of_a_late_create_waits_for_no_token() {
-        let mut outbox = Outbox::new(Settings::default(), 0);
-        outbox.identify("me");
-        let at = |second: i64| Now::at(second * 1_000_000_000);
-        let rate = Some(Rate { qps: 0.0, burst: 1 });
-        outbox.offer(Offer::of(1, rate), Event { count: 1, ..Event::default() }, at(0));
-        let write = outbox.next_write(at(0)).unwrap();
-        let (id, Request::Create { event, .. }) = (write.record, write.request) else { unreachable!("it is new") };
+        let (mut outbox, id, object) = creating(Some(Rate { qps: 0.0, burst: 1 }));
         let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
         outbox.settle(id, Answer::Retry(retry), at(0));
         // The second try finds the first one's event.
         assert!(matches!(outbox.next_write(at(2)).unwrap().request, Request::Create { .. }));
         outbox.settle(id, Answer::Exists, at(2));
         assert!(matches!(outbox.next_write(at(2)).unwrap().request, Request::Read { .. }));
-        let mut object = *event;
-        object.metadata.resource_version = "1".into();
         outbox.settle(id, Answer::Stored(Box::new(object.clone())), at(2));
         outbox.pause(id);
         outbox.forget(id, at(10));
@@ -382,17 +375,10 @@ mod tests {
     /// released DELETE ended the deletion of what it had created.
     #[test]
     fn a_create_in_limbo_is_deleted_after_a_clients_put_and_delete() {
-        let mut outbox = Outbox::new(Settings::default(), 0);
-        outbox.identify("me");
-        let at = |second: i64| Now::at(second * 1_000_000_000);
-        outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, at(0));
-        let write = outbox.next_write(at(0)).unwrap();
-        let (id, Request::Create { event, .. }) = (write.record, write.request) else { unreachable!("it is new") };
+        let (mut outbox, id, object) = creating(None);
         let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
         outbox.settle(id, Answer::Retry(retry), at(0));
         outbox.pause(id);
-        let mut object = *event;
-        object.metadata.resource_version = "1".into();
         outbox.rebase(id, &object, Line::Created, at(1));
         outbox.resume(id, at(1));
         assert_eq!(outbox.next_write(at(30)), None);

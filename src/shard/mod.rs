@@ -181,12 +181,15 @@ impl Shard {
         self.folds.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Creates an empty shard with the same secret and settings. Limits apply to both shards together.
+    /// Creates an empty shard with the same secret and settings, which leaves storm records to this one: see
+    /// [`hand_over`](Self::hand_over). Limits apply to both shards together.
     pub fn another(&self, seed: u64) -> Self {
+        let mut outbox = self.outbox.another(seed);
+        outbox.fold_elsewhere();
         Self {
             source_count: self.source_count.another(),
             tracked_keys: self.tracked_keys.another(),
-            outbox: self.outbox.another(seed),
+            outbox,
             explain: self.explain.another(),
             ..Self::new(self.secret, self.settings.clone(), seed)
         }

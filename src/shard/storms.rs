@@ -54,11 +54,6 @@ impl Shard {
         self.lost_storms.push_back((id, StormState { settled, why, lost: Some(why) }));
     }
 
-    /// Leaves storm records to another shard from now on; see [`hand_over`](Self::hand_over).
-    pub fn fold_elsewhere(&mut self) {
-        self.outbox.fold_elsewhere();
-    }
-
     /// Hands records that fold into storm records over to `home`.
     pub fn hand_over(&mut self, home: &mut Self, now: Now) {
         for leaving in self.outbox.take_leaving() {

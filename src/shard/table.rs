@@ -97,8 +97,7 @@ impl Shards {
         seed: u64,
     ) -> Self {
         let first = Shard::new(secret, settings.clone(), seed);
-        let mut others: Vec<Shard> = (1..count.get() as u64).map(|index| first.another(seed ^ index)).collect();
-        others.iter_mut().for_each(Shard::fold_elsewhere);
+        let others: Vec<Shard> = (1..count.get() as u64).map(|index| first.another(seed ^ index)).collect();
         let shards = std::iter::once(first).chain(others).map(Mutex::new);
         Self(Arc::new(Inner {
             secret,

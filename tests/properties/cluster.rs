@@ -82,8 +82,7 @@ impl Cluster {
     pub(crate) fn begin(&mut self, earlier: Disk) -> Process {
         self.lives += 1;
         let first = Shard::new(KeySecret(7, 9), self.limits.clone(), 1);
-        let mut others: Vec<Shard> = (1..self.shards).map(|_| first.another(2)).collect();
-        others.iter_mut().for_each(Shard::fold_elsewhere);
+        let others: Vec<Shard> = (1..self.shards).map(|_| first.another(2)).collect();
         let writer = format!("life-{}", self.lives);
         let (read_revision, disk, answers) = (self.store.revision(), Disk::new(), Vec::new());
         let shards = std::iter::once(first).chain(others).collect();

@@ -48,8 +48,8 @@ impl World {
 
     fn with(group: Option<Rate>, outbox: outbox::Settings) -> Self {
         let first = Shard::new(KeySecret(1, 2), shard::Settings { outbox, ..shard::Settings::default() }, 7);
-        let mut shards = vec![first.another(8), first];
-        shards[1].fold_elsewhere();
+        let second = first.another(8);
+        let mut shards = vec![first, second];
         shards.iter_mut().for_each(|shard| shard.identify("a"));
         let base = Arc::new(Settings { group, ..Settings::default() });
         let policy = Policy { base, rules: Vec::new() };

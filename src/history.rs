@@ -92,10 +92,6 @@ impl Monitor {
         (heard > 0).then(|| now.mono.since(Mono(heard)))
     }
 
-    fn hear(&self, now: Now) {
-        self.heard.store(now.mono.0.max(1), Ordering::Relaxed);
-    }
-
     fn count(&self, kind: &str) {
         self.news.with_label_values(&[kind]).inc();
     }
@@ -122,7 +118,7 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
             }
         };
         if !matches!(next, Some(News::Trouble { .. }) | None) {
-            monitor.hear(clock.now());
+            monitor.heard.store(clock.now().mono.0.max(1), Ordering::Relaxed);
         }
         match next {
             Some(News::Begins) => listed = Listed::default(),

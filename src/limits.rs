@@ -32,17 +32,12 @@ impl Share {
         self.all.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of parts.
-    pub fn parts(&self) -> usize {
-        Arc::strong_count(&self.all)
-    }
-
     /// Whether the sum exceeds `limit` and this part exceeds its even share of `limit`. A shard below its even share
     /// never evicts.
     ///
     /// LIMIT: until the larger parts are checked, the sum may reach twice the limit.
     pub fn is_over(&self, limit: usize) -> bool {
-        self.all() > limit && self.own > limit.div_ceil(self.parts())
+        self.all() > limit && self.own > limit.div_ceil(Arc::strong_count(&self.all))
     }
 
     /// Sets this part.

@@ -53,12 +53,6 @@ impl Shard {
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };
         self.outbox.restore(record, entry, (rate, settings.messages), now);
     }
-
-    /// Closes the shard without giving up unsettled records: they are persisted for the next process. Later occurrences
-    /// are refused.
-    pub fn close(&mut self) {
-        self.closed = true;
-    }
 }
 
 impl Shards {
@@ -127,10 +121,11 @@ impl Shards {
         entry
     }
 
-    /// Closes all shards without giving up unsettled records.
+    /// Closes all shards without giving up unsettled records: they are persisted for the next process. Later occurrences
+    /// are refused.
     pub fn close(&self) {
         for shard in &self.0.shards {
-            shard.lock().close();
+            shard.lock().closed = true;
         }
         self.0.waiters.lock().senders.clear();
     }

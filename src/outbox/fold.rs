@@ -159,8 +159,8 @@ impl Outbox {
         records
     }
 
-    /// Adds removed records to the digest of a budget or, for [`Kind::Storm`], to the storm record that it pays for.
-    /// Returns that record.
+    /// Adds removed records to the digest of a budget or, for [`Kind::Storm`], to the storm record that it pays for, and
+    /// owes a write of it. Returns that record.
     pub(super) fn fold_into(
         &mut self,
         budget_id: BudgetId,
@@ -169,10 +169,15 @@ impl Outbox {
         now: Now,
     ) -> Option<RecordId> {
         let (_, first) = records.first()?;
+        let (group, shown) = match kind {
+            Kind::Storm => (self.membership(budget_id.group()), WrittenAs::Storm),
+            Kind::Plain | Kind::Combined | Kind::Digest => (None, WrittenAs::Digest),
+        };
         let id = self.budgets.peek(&budget_id.0)?.digest().map(|digest| digest.record);
         let id = id.unwrap_or_else(|| self.digest_id());
+        let tag = self.own_tag(id);
         let budget = self.budgets.peek_mut(&budget_id.0)?;
-        let before = budget.digest().map_or(0, Digest::size);
+        let (source, before) = (budget.source, budget.digest().map_or(0, Digest::size));
         let make = if kind == Kind::Storm { Digest::storm } else { Digest::new };
         let digest = budget.digest_or(|| make(id, &first.event, now));
         for (_, record) in records {
@@ -181,40 +186,24 @@ impl Outbox {
         digest.update_message(&self.settings);
         self.usage.resize_digest(before, digest.size());
         self.digests.insert(id, budget_id);
-        let occurrences = records.iter().map(|(_, record)| record.pending.total()).sum();
+        let occurrences: u64 = records.iter().map(|(_, record)| record.pending.total()).sum();
         let since = records.iter().map(|(_, record)| record.since).min().unwrap_or(now.mono);
-        self.owe_digest(budget_id, kind, occurrences, since, now);
-        Some(id)
-    }
-
-    /// Owes a write of the digest or storm record with the folded occurrences.
-    fn owe_digest(&mut self, budget_id: BudgetId, kind: Kind, occurrences: u64, since: Mono, now: Now) {
-        let (group, shown) = match kind {
-            Kind::Storm => (self.membership(budget_id.group()), WrittenAs::Storm),
-            Kind::Plain | Kind::Combined | Kind::Digest => (None, WrittenAs::Digest),
-        };
-        let Some(budget) = self.budgets.peek_mut(&budget_id.0) else { return };
-        let source = budget.source;
-        let Some(digest) = budget.digest_mut() else { return };
-        let id = digest.record;
         if let Some(record) = self.records.get_mut(&id) {
             // Other writers and clients change the record's count only.
             let more = i32::try_from(occurrences).unwrap_or(i32::MAX);
             digest.event.count = record.event.count.saturating_add(more);
             record.absorb(digest.event.clone(), &mut self.usage, usize::MAX);
         } else {
-            let event = digest.event.clone();
-            let mut record = Record::new(source, budget_id, kind, event, now.mono);
-            record.since = since;
-            record.group = group;
+            let mut record = Record::new(source, budget_id, kind, digest.event.clone(), now.mono);
+            (record.since, record.group, record.tag) = (since, group, tag);
             (record.stand, record.total) = (digest.stand.clone(), digest.total);
             budget.members += 1;
-            record.tag = self.own_tag(id);
             self.put(id, record);
         }
         self.hold_until_kept(id);
         // Its wait begins with that of the longest-waiting record.
         self.owe(id, Occurrences::of(shown, occurrences), since, now);
+        Some(id)
     }
 }
 

@@ -250,9 +250,7 @@ impl Shards {
     /// Counts occurrences that were refused on arrival.
     pub fn reject(&self, reason: RejectReason, occurrences: u64) {
         // Any shard's ledger will do: only the sum is published.
-        if let Some(shard) = self.0.shards.first() {
-            shard.lock().reject(reason, occurrences);
-        }
+        self.0.shards[HOME].lock().reject(reason, occurrences);
     }
 
     /// Returns the record that one more occurrence of the event would count on, as far as its shard knows it: its name

@@ -75,8 +75,6 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -325,8 +323,7 @@ mod tests {
     #[test]
     fn delivery_is_woken_when_the_upstream_shows_what_a_client_was_allowed() {
         let (policy, clock) = (Policy::default(), Clock::manual(1_700_000_000_000_000_000));
-        let settings = shard::Settings::default();
-        let shards = Shards::new(NonZeroUsize::MIN, &settings, policy.clone(), clock, KeySecret(1, 2), 1);
+        let shards = Shards::of(1, policy.clone(), clock);
         shards.identify("me");
         let new = Event { metadata: ObjectMeta { resource_version: "".into(), ..event(1).metadata }, ..event(1) };
         for writer in [Writer::Client, Writer::Us] {

@@ -479,9 +479,7 @@ mod tests {
     /// Fault: the tap was silent about what no write of eventweir has settled.
     #[test]
     fn the_tap_reports_what_clients_delete_and_write() {
-        let clock = Clock::manual(1_000_000_000);
-        let settings = shard::Settings::default();
-        let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, KeySecret(1, 2), 1);
+        let shards = Shards::of(1, Policy::default(), Clock::manual(1_000_000_000));
         let mut lines = shards.tap().read(crate::explain::Selector::default());
         let mut next = || lines.try_recv().map(|line| (line.verdict, line.why, line.occurrences)).ok();
         let hold = || shards.hold(&event("a"), "a", Lead::Alias).unwrap();
@@ -503,9 +501,7 @@ mod tests {
     #[test]
     fn a_replacement_that_the_watch_shows_before_its_answer_counts_once() {
         for (stated, is_followed) in [(5, true), (5, false), (1, false)] {
-            let settings = shard::Settings::default();
-            let clock = Clock::manual(1_000_000_000);
-            let shards = Shards::new(NonZeroUsize::MIN, &settings, Policy::default(), clock, KeySecret(1, 2), 1);
+            let shards = Shards::of(1, Policy::default(), Clock::manual(1_000_000_000));
             let now = Now::at(1_000_000_000);
             shards.with(0, |shard, _| shard.identify("me"));
             shards.accept(event("a"), 1).unwrap();

@@ -86,8 +86,7 @@ fn a_combined_record_is_found_by_its_stored_event() {
 /// Fault: it was lost, although the upstream shows it. What the watch showed of it was set aside.
 #[test]
 fn what_was_admitted_arrives_during_a_delete_without_an_answer() {
-    let (clock, secret) = (Clock::manual(1_000_000_000), KeySecret(1, 2));
-    let shards = Shards::new(NonZeroUsize::MIN, &super::Settings::default(), Policy::default(), clock, secret, 1);
+    let shards = Shards::of(1, Policy::default(), Clock::manual(1_000_000_000));
     shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1), "").unwrap();
     let held = shards.hold(&event("a"), "a", Lead::Alias).unwrap();
     let mut stored = event("a");
@@ -101,9 +100,8 @@ fn what_was_admitted_arrives_during_a_delete_without_an_answer() {
 /// Faults: a DELETE did not find such an event, which was written later. Its deletion upstream was not noticed.
 #[test]
 fn a_copy_of_a_storm_record_or_digest_that_a_client_posts_is_found() {
-    let (count, settings) = (NonZeroUsize::new(8).unwrap(), super::Settings::default());
-    let (secret, clock) = (KeySecret(1, 2), Clock::manual(1_000_000_000));
-    let shards = Shards::new(count, &settings, Policy::default(), clock.clone(), secret, 1);
+    let clock = Clock::manual(1_000_000_000);
+    let shards = Shards::of(8, Policy::default(), clock.clone());
     for (number, is_storm) in (0..16).zip([true, false].into_iter().cycle()) {
         let mut copy = event(&format!("a{number}"));
         copy.source.host = format!("node-{number}").into();

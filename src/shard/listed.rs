@@ -61,8 +61,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::correlator::{KeySecret, Settings};
-    use crate::shard;
+    use crate::correlator::Settings;
 
     fn event(name: usize) -> Event {
         let mut event = Event { count: 1, reason: format!("R{name}").into(), ..Event::default() };
@@ -70,21 +69,10 @@ mod tests {
         event
     }
 
-    fn shards(settings: Settings) -> Shards {
-        let count = NonZeroUsize::new(2).unwrap();
-        Shards::new(
-            count,
-            &shard::Settings::default(),
-            settings.into(),
-            Clock::manual(1_000_000_000),
-            KeySecret(1, 2),
-            1,
-        )
-    }
-
     #[test]
     fn listed_records_are_paused_also_without_a_key() {
-        let shards = shards(Settings { lru_cache_size: NonZeroUsize::MIN, ..Settings::default() });
+        let settings = Settings { lru_cache_size: NonZeroUsize::MIN, ..Settings::default() };
+        let shards = Shards::of(2, settings.into(), Clock::manual(1_000_000_000));
         // The second evicts the key of the first.
         for number in [0, 1] {
             shards.accept(event(number), 1).unwrap();

@@ -117,8 +117,6 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
     use super::*;
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Policy, Rate, Settings};
@@ -141,10 +139,10 @@ mod tests {
     /// Fault: one more event of a folded object, shortly before the storm's end, ended the next storm before it began.
     #[test]
     fn a_single_event_at_the_end_of_a_storm_begins_no_other_one() {
-        let (clock, count) = (Clock::manual(1_000_000_000), NonZeroUsize::new(2).unwrap());
+        let clock = Clock::manual(1_000_000_000);
         let group = Some(Rate { qps: 1.0, burst: 1 });
         let policy = Policy::from(Settings { group, ..Settings::default() });
-        let shards = Shards::new(count, &shard::Settings::default(), policy, clock.clone(), KeySecret(1, 2), 1);
+        let shards = Shards::of(2, policy, clock.clone());
         let event = |host: usize, object: usize| {
             let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
             event.metadata.namespace = "shop".into();

@@ -457,6 +457,13 @@ mod tests {
         event
     }
 
+    impl Shards {
+        /// Returns shards with default settings.
+        pub(crate) fn of(count: usize, policy: Policy, clock: Clock) -> Self {
+            Self::new(NonZeroUsize::new(count).unwrap(), &Settings::default(), policy, clock, KeySecret(1, 2), 1)
+        }
+    }
+
     fn shards(count: usize, max_records: usize, clock: Clock) -> Shards {
         let mut settings = Settings::default();
         settings.outbox.max_records = NonZeroUsize::new(max_records).unwrap();

@@ -65,13 +65,8 @@ impl Occurrences {
     /// `number` occurrences that show in one way.
     pub fn of(shown: WrittenAs, number: u64) -> Self {
         let mut occurrences = Self::default();
-        occurrences.add(shown, number);
+        occurrences.0[shown as usize] = number;
         occurrences
-    }
-
-    /// Adds `number`.
-    pub fn add(&mut self, shown: WrittenAs, number: u64) {
-        self.0[shown as usize] += number;
     }
 
     /// Adds all of `other`.

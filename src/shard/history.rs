@@ -81,8 +81,7 @@ impl Shard {
                 return;
             }
             let tag = self.outbox.tag_count(handle.record, event);
-            let learned = self.outbox.learn(handle.record, event, now);
-            match learned {
+            match self.outbox.learn(handle.record, event, now) {
                 Learned::Ignored | Learned::Gone => {}
                 Learned::Moved(count_moved) => {
                     let settled = Settled::stored(event, count_moved, self.outbox.settled(handle.record));
@@ -173,6 +172,9 @@ mod tests {
     use crate::explain::{Explanation, Query, StormStates};
     use crate::outbox::{Applied, Fault, Request, Retry, Write};
     use crate::shard;
+
+    const NO_ANSWER: Answer = Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout });
+    const CONFLICT: Answer = Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::Conflict });
 
     fn event(version: &str) -> Event {
         let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
@@ -468,8 +470,7 @@ mod tests {
         shard.identify("later");
         shard.restore(*entry.unwrap(), later, &policy);
         let id = shard.next_write(later).unwrap().record;
-        let unknown_outcome = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
-        shard.settle(id, Answer::Retry(unknown_outcome), later);
+        shard.settle(id, NO_ANSWER, later);
         let later = Now::at(9_000_000_000);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
         shard.settle(id, Answer::Stored(Box::new(tagged(1, "1"))), later);
@@ -477,8 +478,7 @@ mod tests {
         let Request::Patch { patch, claim, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
         let claim = claim.unwrap();
         assert_eq!((patch.count, claim.value.as_str(), claim.resource_version.as_str()), (2, "2@9", "1"));
-        let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
-        shard.settle(id, Answer::Retry(conflict), later);
+        shard.settle(id, CONFLICT, later);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
         shard.settle(id, Answer::Stored(Box::new(tagged(2, "2"))), later);
         assert_eq!(shard.next_write(later), None);
@@ -500,8 +500,7 @@ mod tests {
                 shard.learn(&newer, now, &policy);
             } else {
                 let write = shard.next_write(now).unwrap();
-                let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
-                shard.settle(write.record, Answer::Retry(conflict), now);
+                shard.settle(write.record, CONFLICT, now);
                 let read = shard.next_write(now).unwrap();
                 shard.settle(read.record, Answer::Stored(Box::new(newer)), now);
             }
@@ -517,8 +516,7 @@ mod tests {
         let (mut shard, policy) = waiting();
         let (now, later) = (Now::at(3_000_000_000), Now::at(9_000_000_000));
         let id = shard.next_write(now).unwrap().record;
-        let unknown_outcome = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
-        shard.settle(id, Answer::Retry(unknown_outcome), now);
+        shard.settle(id, NO_ANSWER, now);
         shard.learn(&Event { count: 3, ..event("6") }, now, &policy);
         let write = shard.next_write(later).unwrap();
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 3));
@@ -535,8 +533,7 @@ mod tests {
         shard.accept(event(""), 1, now, &policy).unwrap();
         let write = shard.next_write(now).unwrap();
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 4));
-        let conflict = Retry { after: None, applied: Applied::No, fault: Fault::Conflict };
-        shard.settle(write.record, Answer::Retry(conflict), now);
+        shard.settle(write.record, CONFLICT, now);
         assert!(matches!(shard.next_write(now).unwrap().request, Request::Read { .. }));
         shard.settle(write.record, Answer::Stored(Box::new(Event { count: 4, ..event("6") })), now);
         let write = shard.next_write(now).unwrap();

@@ -111,7 +111,7 @@ impl Outbox {
             }),
             Effect::Later => self.later(id, sent, retry, now),
             Effect::Rename { is_gone } => self.rename(id, is_gone, now),
-            Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, loss, now)),
+            Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, &loss, now)),
             Effect::Forget => self.give_up_deleted(id, now),
         }
     }
@@ -147,7 +147,7 @@ impl Outbox {
         record.pending.merge(rest);
         if rest.total() > 0 && record.has_expired(self.settings.max_age, now.mono) {
             let refused = Sent { occurrences: rest, call: Call::Patch, ..sent };
-            return Settlement { written, ..self.lose(id, refused, expired(), now) };
+            return Settlement { written, ..self.lose(id, refused, &expired(), now) };
         }
         let was_plain = record.tag.is_none();
         let is_switched = record.switches_tag(own_tag);
@@ -227,7 +227,7 @@ impl Outbox {
                 record.stand = Stand::Taken { until: Some(until), loss: Some(expired()) };
                 None
             }
-            Stand::Nowhere | Stand::On(_) | Stand::Sent { .. } => Some(self.lose(id, sent, expired(), now)),
+            Stand::Nowhere | Stand::On(_) | Stand::Sent { .. } => Some(self.lose(id, sent, &expired(), now)),
             Stand::Taken { .. }
             | Stand::Unsure { .. }
             | Stand::Waiting { .. }
@@ -298,7 +298,7 @@ impl Outbox {
     }
 
     /// Applies a final refusal: the sent occurrences are lost, and later ones may begin a new try.
-    fn lose(&mut self, id: RecordId, sent: Sent, loss: Refusal, now: Now) -> Settlement {
+    fn lose(&mut self, id: RecordId, sent: Sent, loss: &Refusal, now: Now) -> Settlement {
         let own_tag = self.own_tag(id);
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let settled = record.settled();

@@ -262,7 +262,7 @@ impl Shard {
         self.tracked_keys.replace(before, correlator.tracked_keys());
         self.trim();
         // With normalized messages, repeats may have different messages.
-        let repeat = (settings.messages == Messages::Exact).then(|| keys.event);
+        let repeat = (settings.messages == Messages::Exact).then_some(keys.event);
         let received = self.explain.receive_of((decision.record, repeat), caller, (&event, message), occurrences, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {

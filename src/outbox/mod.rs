@@ -41,8 +41,6 @@ use std::collections::{BinaryHeap, HashMap};
 use smol_str::SmolStr;
 
 pub use crate::correlator::{Known, Patch, RecordId};
-#[cfg(test)]
-pub(crate) use crate::ledger::LostReason as RefusalReason;
 pub use crate::ledger::{LostReason, Occurrences, Why, WrittenAs};
 use crate::limits::Share;
 pub use digest::DIGEST_REASON;

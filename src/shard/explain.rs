@@ -234,7 +234,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::correlator::{KeySecret, Policy};
     use crate::explain::Query;
-    use crate::outbox::{Applied, Entry, Fault, Refusal, RefusalReason, Request, Retry};
+    use crate::outbox::{Applied, Entry, Fault, LostReason, Refusal, Request, Retry};
     use crate::shard::Settings;
     use crate::status::Status;
 
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(objects.map(|object| count(&mut shard, object, at(100))), [(0, 1, 0, 0); 3]);
         assert_eq!(count(&mut shard, "d", at(100)), (0, 0, 1, 0));
         assert_eq!(record(&mut shard, "b"), ("waiting", Some(3), 2));
-        let refusal = Refusal { reason: RefusalReason::Invalid, status: Box::new(Status::bad_request("no")) };
+        let refusal = Refusal { reason: LostReason::Invalid, status: Box::new(Status::bad_request("no")) };
         while let Some(write) = shard.next_write(at(1000)) {
             shard.settle(write.record, Answer::Refused(refusal.clone()), at(1000));
         }
@@ -457,7 +457,7 @@ mod tests {
     fn answer(request: &Request, random: &mut fastrand::Rng) -> Answer {
         let status = || Box::new(Status::bad_request("no ".repeat(400)));
         match (random.u32(..10), request) {
-            (0, _) => Answer::Refused(Refusal { reason: RefusalReason::Invalid, status: status() }),
+            (0, _) => Answer::Refused(Refusal { reason: LostReason::Invalid, status: status() }),
             (1, _) => Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::ServerError }),
             (_, Request::Create { event, .. }) => {
                 let mut stored = event.clone();

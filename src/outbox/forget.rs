@@ -211,9 +211,9 @@ impl Outbox {
         Some(Rebased { moved, written, awaited })
     }
 
-    /// Returns the record of this name in the outbox. Iterates over all records: only for DELETE and PUT.
-    pub fn named(&self, namespace: &str, name: &str) -> Option<RecordId> {
-        self.events().find(|(_, event)| event.is_named(namespace, name)).map(|(id, _)| id)
+    /// Returns the records of this name in the outbox. Iterates over all records: only for DELETE and PUT.
+    pub fn named(&self, namespace: &str, name: &str) -> impl Iterator<Item = RecordId> {
+        self.events().filter(move |(_, event)| event.is_named(namespace, name)).map(|(id, _)| id)
     }
 
     /// Returns the desired states of all records.

@@ -51,10 +51,21 @@ impl Shard {
     /// [`release`](Self::release), [`forget_record`](Self::forget_record) or [`follow`](Self::follow).
     pub fn hold(&mut self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
         let handle = self.locate(event, name, lead, now, policy);
-        let unknown = || self.handle_of(self.outbox.named(&event.metadata.namespace, name)?, event, name);
+        let unknown = || {
+            let mut named = self.outbox.named(&event.metadata.namespace, name);
+            // The upstream's event is not of a record that only asks for its name.
+            let record = named.find(|record| lead != Lead::Name || self.is_of(event, *record))?;
+            self.handle_of(record, event, name)
+        };
         let handle = handle.or_else(|| if lead == Lead::Alias { None } else { unknown() })?;
         self.outbox.pause(handle.record);
         Some(handle)
+    }
+
+    /// Whether the upstream's event may be of this record.
+    fn is_of(&self, event: &Event, record: RecordId) -> bool {
+        let is_stored = self.outbox.glimpse(record).is_some_and(|seen| seen.shown.is_some());
+        is_stored || self.outbox.tag_count(record, event).is_some()
     }
 
     /// Returns a record that its correlator does not know: it has left it before the outbox, was never correlated, or is a

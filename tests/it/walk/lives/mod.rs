@@ -574,3 +574,19 @@ proptest! {
         walk(setup, seed, steps);
     }
 }
+
+/// Fault: a DELETE without an answer has left the event in the API server, and the name's next event waits for a token.
+/// The label went to the old event, and the waiting occurrence was counted on it.
+#[test]
+fn a_label_under_the_name_of_a_waiting_event_ties_it_to_no_other_event() {
+    let configuration = Setup::plain(2);
+    let setup = Setup { replicas: 1, shards: NonZeroUsize::MIN, spool: false, writes: Writes::Exact, configuration };
+    let steps = vec![
+        Step::Post { name: 0, kind: 0, group: Group::Core, more: 0 },
+        Step::PostGenerated { kind: 0, group: Group::Core, total: 1 },
+        Step::Delete { replica: 0, name: 0, posts: 0, answer: Answer::Refused },
+        Step::Post { name: 0, kind: 1, group: Group::Core, more: 0 },
+        Step::Label { replica: 0, name: 0, form: Form::Strategic },
+    ];
+    walk(setup, 1, steps);
+}

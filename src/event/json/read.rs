@@ -187,10 +187,11 @@ impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { into, at: parent, pass } = self;
+        let members = T::members(pass.group);
         let mut seen = 0_u32;
         while let Some(name) = map.next_key::<SmolStr>()? {
             let at = Path::Name(parent, &name);
-            let named = (0_u32..).zip(T::MEMBERS).find(|(_, member)| member.name(pass.group) == name);
+            let named = (0_u32..).zip(members).find(|(_, member)| member.name(pass.group) == name);
             let Some((place, member)) = named else {
                 if !(matches!(parent, Path::Root) && pass.take_stated(&name, &mut map)?) {
                     pass.unknown(&at);

@@ -14,9 +14,12 @@ use crate::event::{ApiGroup, ELEMENTS_MAX, EventSeries, ManagedFields, MicroTime
 
 /// Decodes a message into an object.
 pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) -> Result<(), Fault> {
-    fields(data, |field| match T::MEMBERS.iter().find(|member| member.number(group).cast_signed() == field.number) {
-        Some(member) => with_access!(&member.slot, access => (access.get_mut)(object).read(group, field)),
-        None => field.skip(),
+    fields(data, |field| {
+        let mut members = T::members(group).iter();
+        match members.find(|member| member.number(group).cast_signed() == field.number) {
+            Some(member) => with_access!(&member.slot, access => (access.get_mut)(object).read(group, field)),
+            None => field.skip(),
+        }
     })?;
     object.settle();
     Ok(())

@@ -18,19 +18,12 @@ use super::{
 
 /// A struct with a list of its members.
 pub(super) trait Object: Default + PartialEq + 'static {
-    /// The members in the order in which core/v1 writes them. LIMIT: 32, because decoders mark them in a `u32`.
-    const MEMBERS: &'static [Member<Self>];
-
-    /// Returns the members in the order in which a group writes them.
-    fn members(_group: ApiGroup) -> impl Iterator<Item = &'static Member<Self>> {
-        Self::MEMBERS.iter()
-    }
+    /// Returns the members in the order in which a group writes them. LIMIT: 32, because decoders mark them in a `u32`.
+    fn members(group: ApiGroup) -> &'static [&'static Member<Self>];
 
     /// Returns the members in the order of their protobuf numbers.
-    fn by_number(group: ApiGroup) -> impl Iterator<Item = &'static Member<Self>> {
-        let mut members: Vec<_> = Self::MEMBERS.iter().collect();
-        members.sort_unstable_by_key(|member| member.number(group));
-        members.into_iter()
+    fn by_number(group: ApiGroup) -> &'static [&'static Member<Self>] {
+        Self::members(group)
     }
 
     /// Restores the invariants of the struct after members were read into it.
@@ -159,55 +152,115 @@ macro_rules! field {
     };
 }
 
-impl Object for Event {
-    const MEMBERS: &'static [Member<Self>] = &[
-        always(both("metadata", 1, Slot::Meta(field!(metadata)))),
-        always(each(("involvedObject", 2), ("regarding", 8), Slot::Reference(field!(involved_object)))),
-        each(("reason", 3), ("reason", 7), Slot::Text(field!(reason))),
-        each(("message", 4), ("note", 10), Slot::Text(field!(message))),
-        always(each(("source", 5), ("deprecatedSource", 12), Slot::Source(field!(source)))),
-        always(each(("firstTimestamp", 6), ("deprecatedFirstTimestamp", 13), Slot::Time(field!(first_timestamp)))),
-        always(each(("lastTimestamp", 7), ("deprecatedLastTimestamp", 14), Slot::Time(field!(last_timestamp)))),
-        each(("count", 8), ("deprecatedCount", 15), Slot::Int32(field!(count))),
-        each(("type", 9), ("type", 11), Slot::Text(field!(event_type))),
-        always(each(("eventTime", 10), ("eventTime", 2), Slot::MicroTime(field!(event_time)))),
-        each(("series", 11), ("series", 3), Slot::OptionalSeries(field!(series))),
-        each(("action", 12), ("action", 6), Slot::Text(field!(action))),
-        each(("related", 13), ("related", 9), Slot::OptionalReference(field!(related))),
-        always_in(
-            ApiGroup::Core,
-            each(("reportingComponent", 14), ("reportingController", 4), Slot::Text(field!(reporting_controller))),
-        ),
-        always_in(
-            ApiGroup::Core,
-            each(("reportingInstance", 15), ("reportingInstance", 5), Slot::Text(field!(reporting_instance))),
-        ),
-    ];
+static EVENT: [Member<Event>; 15] = [
+    always(both("metadata", 1, Slot::Meta(field!(metadata)))),
+    always(each(("involvedObject", 2), ("regarding", 8), Slot::Reference(field!(involved_object)))),
+    each(("reason", 3), ("reason", 7), Slot::Text(field!(reason))),
+    each(("message", 4), ("note", 10), Slot::Text(field!(message))),
+    always(each(("source", 5), ("deprecatedSource", 12), Slot::Source(field!(source)))),
+    always(each(("firstTimestamp", 6), ("deprecatedFirstTimestamp", 13), Slot::Time(field!(first_timestamp)))),
+    always(each(("lastTimestamp", 7), ("deprecatedLastTimestamp", 14), Slot::Time(field!(last_timestamp)))),
+    each(("count", 8), ("deprecatedCount", 15), Slot::Int32(field!(count))),
+    each(("type", 9), ("type", 11), Slot::Text(field!(event_type))),
+    always(each(("eventTime", 10), ("eventTime", 2), Slot::MicroTime(field!(event_time)))),
+    each(("series", 11), ("series", 3), Slot::OptionalSeries(field!(series))),
+    each(("action", 12), ("action", 6), Slot::Text(field!(action))),
+    each(("related", 13), ("related", 9), Slot::OptionalReference(field!(related))),
+    always_in(
+        ApiGroup::Core,
+        each(("reportingComponent", 14), ("reportingController", 4), Slot::Text(field!(reporting_controller))),
+    ),
+    always_in(
+        ApiGroup::Core,
+        each(("reportingInstance", 15), ("reportingInstance", 5), Slot::Text(field!(reporting_instance))),
+    ),
+];
 
-    /// In both groups that of the numbers.
-    fn members(group: ApiGroup) -> impl Iterator<Item = &'static Member<Self>> {
-        Self::by_number(group)
+static META: [Member<ObjectMeta>; 15] = [
+    both("name", 1, Slot::Text(field!(name))),
+    both("generateName", 2, Slot::Text(field!(rare.generate_name))),
+    both("namespace", 3, Slot::Text(field!(namespace))),
+    both("selfLink", 4, Slot::Text(field!(rare.self_link))),
+    both("uid", 5, Slot::Text(field!(uid))),
+    both("resourceVersion", 6, Slot::Text(field!(resource_version))),
+    both("generation", 7, Slot::Int64(field!(rare.generation))),
+    both("creationTimestamp", 8, Slot::Time(field!(creation_timestamp))),
+    pointer(both("deletionTimestamp", 9, Slot::Time(field!(rare.deletion_timestamp)))),
+    both("deletionGracePeriodSeconds", 10, Slot::OptionalInt64(field!(rare.deletion_grace_period_seconds))),
+    both("labels", 11, Slot::TextMap(field!(rare.labels))),
+    both("annotations", 12, Slot::TextMap(field!(rare.annotations))),
+    both("ownerReferences", 13, Slot::Owners(field!(rare.owner_references))),
+    both("finalizers", 14, Slot::Texts(field!(rare.finalizers))),
+    both("managedFields", 17, Slot::ManagedFields(field!(managed_fields))),
+];
+
+static OWNER: [Member<OwnerReference>; 6] = [
+    always(both("apiVersion", 5, Slot::Text(field!(api_version)))),
+    always(both("kind", 1, Slot::Text(field!(kind)))),
+    always(both("name", 3, Slot::Text(field!(name)))),
+    always(both("uid", 4, Slot::Text(field!(uid)))),
+    both("controller", 6, Slot::OptionalBool(field!(controller))),
+    both("blockOwnerDeletion", 7, Slot::OptionalBool(field!(block_owner_deletion))),
+];
+
+static REFERENCE: [Member<ObjectReference>; 7] = [
+    both("kind", 1, Slot::Text(field!(kind))),
+    both("namespace", 2, Slot::Text(field!(namespace))),
+    both("name", 3, Slot::Text(field!(name))),
+    both("uid", 4, Slot::Text(field!(uid))),
+    both("apiVersion", 5, Slot::Text(field!(api_version))),
+    both("resourceVersion", 6, Slot::Text(field!(resource_version))),
+    both("fieldPath", 7, Slot::Text(field!(field_path))),
+];
+
+static SOURCE: [Member<EventSource>; 2] =
+    [both("component", 1, Slot::Text(field!(component))), both("host", 2, Slot::Text(field!(host)))];
+
+static SERIES: [Member<EventSeries>; 2] = [
+    always_in(ApiGroup::Events, both("count", 1, Slot::Int32(field!(count)))),
+    always(both("lastObservedTime", 2, Slot::MicroTime(field!(last_observed_time)))),
+];
+
+/// Implements [`Object`] for structs whose list is in the order of JSON.
+macro_rules! objects {
+    ($($object:ty: $members:ident),+ $(,)?) => {
+        $(impl Object for $object {
+            fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+                static ORDER: [&Member<$object>; $members.len()] = listed(&$members);
+                &ORDER
+            }
+
+            fn by_number(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+                static ORDER: [&Member<$object>; $members.len()] = by_number(&$members);
+                &ORDER
+            }
+        })+
+    };
+}
+
+objects! {
+    OwnerReference: OWNER,
+    ObjectReference: REFERENCE,
+    EventSource: SOURCE,
+    EventSeries: SERIES,
+}
+
+impl Object for Event {
+    fn members(group: ApiGroup) -> &'static [&'static Member<Self>] {
+        static CORE: [&Member<Event>; EVENT.len()] = listed(&EVENT);
+        static EVENTS: [&Member<Event>; EVENT.len()] = by_number(&EVENT);
+        match group {
+            ApiGroup::Core => &CORE,
+            ApiGroup::Events => &EVENTS,
+        }
     }
 }
 
 impl Object for ObjectMeta {
-    const MEMBERS: &'static [Member<Self>] = &[
-        both("name", 1, Slot::Text(field!(name))),
-        both("generateName", 2, Slot::Text(field!(rare.generate_name))),
-        both("namespace", 3, Slot::Text(field!(namespace))),
-        both("selfLink", 4, Slot::Text(field!(rare.self_link))),
-        both("uid", 5, Slot::Text(field!(uid))),
-        both("resourceVersion", 6, Slot::Text(field!(resource_version))),
-        both("generation", 7, Slot::Int64(field!(rare.generation))),
-        both("creationTimestamp", 8, Slot::Time(field!(creation_timestamp))),
-        pointer(both("deletionTimestamp", 9, Slot::Time(field!(rare.deletion_timestamp)))),
-        both("deletionGracePeriodSeconds", 10, Slot::OptionalInt64(field!(rare.deletion_grace_period_seconds))),
-        both("labels", 11, Slot::TextMap(field!(rare.labels))),
-        both("annotations", 12, Slot::TextMap(field!(rare.annotations))),
-        both("ownerReferences", 13, Slot::Owners(field!(rare.owner_references))),
-        both("finalizers", 14, Slot::Texts(field!(rare.finalizers))),
-        both("managedFields", 17, Slot::ManagedFields(field!(managed_fields))),
-    ];
+    fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
+        static ORDER: [&Member<ObjectMeta>; META.len()] = listed(&META);
+        &ORDER
+    }
 
     /// Drops the box of rarely used members if it is empty.
     fn settle(&mut self) {
@@ -217,41 +270,6 @@ impl Object for ObjectMeta {
     }
 }
 
-impl Object for OwnerReference {
-    const MEMBERS: &'static [Member<Self>] = &[
-        always(both("apiVersion", 5, Slot::Text(field!(api_version)))),
-        always(both("kind", 1, Slot::Text(field!(kind)))),
-        always(both("name", 3, Slot::Text(field!(name)))),
-        always(both("uid", 4, Slot::Text(field!(uid)))),
-        both("controller", 6, Slot::OptionalBool(field!(controller))),
-        both("blockOwnerDeletion", 7, Slot::OptionalBool(field!(block_owner_deletion))),
-    ];
-}
-
-impl Object for ObjectReference {
-    const MEMBERS: &'static [Member<Self>] = &[
-        both("kind", 1, Slot::Text(field!(kind))),
-        both("namespace", 2, Slot::Text(field!(namespace))),
-        both("name", 3, Slot::Text(field!(name))),
-        both("uid", 4, Slot::Text(field!(uid))),
-        both("apiVersion", 5, Slot::Text(field!(api_version))),
-        both("resourceVersion", 6, Slot::Text(field!(resource_version))),
-        both("fieldPath", 7, Slot::Text(field!(field_path))),
-    ];
-}
-
-impl Object for EventSource {
-    const MEMBERS: &'static [Member<Self>] =
-        &[both("component", 1, Slot::Text(field!(component))), both("host", 2, Slot::Text(field!(host)))];
-}
-
-impl Object for EventSeries {
-    const MEMBERS: &'static [Member<Self>] = &[
-        always_in(ApiGroup::Events, both("count", 1, Slot::Int32(field!(count)))),
-        always(both("lastObservedTime", 2, Slot::MicroTime(field!(last_observed_time)))),
-    ];
-}
-
 /// Whether a member has the value of an absent one.
 pub(super) fn is_empty<M: Default + PartialEq>(value: &M) -> bool {
     *value == M::default()
@@ -259,8 +277,8 @@ pub(super) fn is_empty<M: Default + PartialEq>(value: &M) -> bool {
 
 /// Returns the texts of an object with their members.
 fn texts<T: Object>(object: &T) -> impl Iterator<Item = (&'static Member<T>, &SmolStr)> {
-    T::MEMBERS.iter().filter_map(move |member| {
-        if let Slot::Text(access) = &member.slot { Some((member, (access.get)(object))) } else { None }
+    T::members(ApiGroup::Core).iter().filter_map(move |member| {
+        if let Slot::Text(access) = &member.slot { Some((*member, (access.get)(object))) } else { None }
     })
 }
 
@@ -288,4 +306,33 @@ fn rare(meta: &ObjectMeta) -> &RareMeta {
         finalizers: Vec::new(),
     };
     meta.rare.as_deref().unwrap_or(&NOTHING)
+}
+
+/// Returns the members in the order of the list, which is that of core/v1.
+const fn listed<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'static Member<T>; N] {
+    let mut order = [&members[0]; N];
+    let mut place = 0;
+    while place < N {
+        order[place] = &members[place];
+        place += 1;
+    }
+    order
+}
+
+/// Returns the members by their numbers in events.k8s.io/v1, which is the order of that group.
+const fn by_number<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'static Member<T>; N] {
+    let mut order = [&members[0]; N];
+    let mut place = 0;
+    while place < N {
+        let (mut before, mut other) = (0, 0);
+        while other < N {
+            if members[other].number(ApiGroup::Events) < members[place].number(ApiGroup::Events) {
+                before += 1;
+            }
+            other += 1;
+        }
+        order[before] = &members[place];
+        place += 1;
+    }
+    order
 }

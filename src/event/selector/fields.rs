@@ -26,7 +26,7 @@ struct Term {
 /// differ.
 fn renamed(path: &str, from: ApiGroup, to: ApiGroup) -> Option<SmolStr> {
     let (name, rest) = path.split_at_checked(path.find('.').unwrap_or(path.len()))?;
-    let member = Event::MEMBERS.iter().find(|member| member.name(from) == name)?;
+    let member = Event::members(from).iter().find(|member| member.name(from) == name)?;
     Some(format_smolstr!("{}{rest}", member.name(to)))
 }
 

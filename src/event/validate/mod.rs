@@ -180,7 +180,7 @@ fn immutable(old: &Event, new: &Event, faults: &mut Vec<Fault>) {
         let event_time = event.event_time.filter(|&time| time != MicroTime::ZERO);
         Event { event_time, ..event.clone() }
     });
-    for member in Event::MEMBERS {
+    for member in Event::members(ApiGroup::Core) {
         // The apiserver's internal names are core/v1's, with one exception.
         let field = match member.name(ApiGroup::Core) {
             "metadata" | "series" => continue,

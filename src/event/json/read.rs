@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
 use super::text::{check_values, quoted};
-use crate::event::schema::{Object, with_access};
+use crate::event::schema::{Member, Object, with_access};
 use crate::event::{ApiGroup, EventSeries, ManagedFields, MicroTime, ObjectReference, Time, cut};
 
 /// LIMIT: strict faults that are reported, as many as by `sigs.k8s.io/json`; further ones are dropped.
@@ -188,28 +188,70 @@ impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { into, at: parent, pass } = self;
         let members = T::members(pass.group);
-        let mut seen = 0_u32;
-        while let Some(name) = map.next_key::<SmolStr>()? {
-            let at = Path::Name(parent, &name);
-            let named = (0_u32..).zip(members).find(|(_, member)| member.name(pass.group) == name);
-            let Some((place, member)) = named else {
-                if !(matches!(parent, Path::Root) && pass.take_stated(&name, &mut map)?) {
-                    pass.unknown(&at);
-                    map.next_value::<IgnoredAny>()?;
+        let (mut seen, mut next) = (0_u32, 0_usize);
+        while let Some(key) = map.next_key_seed(Key { members, next, group: pass.group })? {
+            match key {
+                Found::Member(place, member) => {
+                    let at = Path::Name(parent, member.name(pass.group));
+                    let bit = u32::try_from(place).ok().and_then(|place| 1_u32.checked_shl(place)).unwrap_or_default();
+                    if seen & bit != 0 {
+                        pass.duplicate(&at);
+                    }
+                    seen |= bit;
+                    next = place.saturating_add(1);
+                    with_access!(&member.slot, access => {
+                        map.next_value_seed(Seed { into: (access.get_mut)(into), at: &at, pass: &mut *pass })?;
+                    });
                 }
-                continue;
-            };
-            let bit = 1_u32.checked_shl(place).unwrap_or_default();
-            if seen & bit != 0 {
-                pass.duplicate(&at);
+                Found::Other(name) => {
+                    if !(matches!(parent, Path::Root) && pass.take_stated(&name, &mut map)?) {
+                        pass.unknown(&Path::Name(parent, &name));
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
             }
-            seen |= bit;
-            with_access!(&member.slot, access => {
-                map.next_value_seed(Seed { into: (access.get_mut)(into), at: &at, pass: &mut *pass })?;
-            });
         }
         into.settle();
         Ok(())
+    }
+}
+
+/// The lookup of the next name.
+struct Key<T: 'static> {
+    members: &'static [&'static Member<T>],
+    /// The index of the member that comes next, if the members are in schema order.
+    next: usize,
+    group: ApiGroup,
+}
+
+enum Found<T: 'static> {
+    /// A member, and its index.
+    Member(usize, &'static Member<T>),
+    /// A name that no member has.
+    Other(SmolStr),
+}
+
+impl<'de, T> DeserializeSeed<'de> for Key<T> {
+    type Value = Found<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Found<T>, D::Error> {
+        from.deserialize_str(self)
+    }
+}
+
+impl<T> Visitor<'_> for Key<T> {
+    type Value = Found<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Found<T>, E> {
+        // Usually it is the expected member, or one soon after it.
+        let (before, after) = self.members.split_at_checked(self.next).unwrap_or_default();
+        let mut members = (self.next..).zip(after).chain((0..).zip(before));
+        let found = members.find(|(_, member)| member.name(self.group) == name);
+        Ok(found.map_or_else(|| Found::Other(name.into()), |(place, member)| Found::Member(place, member)))
     }
 }
 

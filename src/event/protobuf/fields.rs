@@ -14,12 +14,17 @@ use crate::event::{ApiGroup, ELEMENTS_MAX, EventSeries, ManagedFields, MicroTime
 
 /// Decodes a message into an object.
 pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) -> Result<(), Fault> {
+    let members = T::members(group);
+    // Index of the next member, if the fields have the order of the list.
+    let mut next = 0_usize;
     fields(data, |field| {
-        let mut members = T::members(group).iter();
-        match members.find(|member| member.number(group).cast_signed() == field.number) {
-            Some(member) => with_access!(&member.slot, access => (access.get_mut)(object).read(group, field)),
-            None => field.skip(),
-        }
+        let mut places = members.iter().enumerate().cycle().skip(next).take(members.len());
+        let Some((place, member)) = places.find(|(_, member)| member.number(group).cast_signed() == field.number)
+        else {
+            return field.skip();
+        };
+        next = place.saturating_add(1);
+        with_access!(&member.slot, access => (access.get_mut)(object).read(group, field))
     })?;
     object.settle();
     Ok(())

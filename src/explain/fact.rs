@@ -7,6 +7,7 @@ use smol_str::SmolStr;
 use super::Recent;
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId};
+use crate::outbox::Reach;
 
 /// The state of a digest or storm record, which the shard that has it knows.
 #[derive(Debug, Clone, Copy)]
@@ -86,11 +87,11 @@ impl Fact {
         self.rates.received.add(now.mono, number);
     }
 
-    /// Counts occurrences that have folded. The record counts `total` with them, and has shown `settled`.
-    pub(super) fn fold(&mut self, into: RecordId, number: u64, (total, settled): (u64, u64)) {
-        let unshown = if self.into == Some(into) { self.unshown(settled) } else { 0 };
+    /// Counts occurrences that have folded into a record, which has this reach with them.
+    pub(super) fn fold(&mut self, into: RecordId, number: u64, reach: Reach) {
+        let unshown = if self.into == Some(into) { self.unshown(reach.settled) } else { 0 };
         self.folded_shown = self.folded - unshown;
-        (self.folded, self.into, self.folded_until) = (self.folded + number, Some(into), total);
+        (self.folded, self.into, self.folded_until) = (self.folded + number, Some(into), reach.counted);
     }
 
     /// Counts the folded occurrences that were lost with their record, which has shown `settled`. Returns their number.

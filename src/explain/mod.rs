@@ -39,7 +39,7 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, KeySecret, LruMap, RecordId};
 use crate::event::{Event, cut};
 use crate::limits::Share;
-use crate::outbox::{Kind, LostReason};
+use crate::outbox::{Forgotten, Kind, LostReason};
 
 /// LIMIT: counted groups of similar events, over all shards; further groups are counted together.
 const GROUPS: usize = 10_000;
@@ -503,18 +503,12 @@ impl Store {
         self.count(spot.object);
     }
 
-    /// Notes that a record has folded with `number` occurrences. `reach` is [`Forgotten::reach`](crate::outbox::Forgotten).
-    pub fn fold(
-        &mut self,
-        (record, event): (RecordId, &Event),
-        (into, kind): (RecordId, Kind),
-        name: &SmolStr,
-        (number, reach): (u64, (u64, u64)),
-        now: Now,
-    ) {
+    /// Notes that a record has folded into the record `into`, whose number in this store may be another one.
+    pub fn fold(&mut self, forgotten: &Forgotten, into: RecordId, now: Now) {
         if !self.is_on() {
             return;
         }
+        let Forgotten { record, ref event, kind, ref name, number, reach, .. } = *forgotten;
         self.end_run(record);
         let marks = Marks::new(self.secret, event);
         let message = (&event.message, marks.message, self.settings.messages);

@@ -1,6 +1,7 @@
 //! Tests of what is kept, and for how long.
 
 use super::*;
+use crate::outbox::Reach;
 
 const SECRET: KeySecret = KeySecret(1, 2);
 
@@ -24,6 +25,22 @@ fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at
     let ruling = Ruling { caller: "", source: Key(1), keys: Some((key, Key(2))), paid: None, rule: None, before: 1 };
     let record = (RecordId(record), Kind::Combined);
     store.decide(received, (verdict, 1), ruling, record, now, || None);
+}
+
+/// Notes that one occurrence of a record has folded into a digest, which has this reach with it.
+fn fold(store: &mut Store, event: &Event, record: u64, into: RecordId, reach: Reach, now: Now) {
+    let forgotten = Forgotten {
+        source: Key(1),
+        key: Key(record.into()),
+        record: RecordId(record),
+        into,
+        kind: Kind::Digest,
+        name: SmolStr::default(),
+        reach,
+        event: Box::new(event.clone()),
+        number: 1,
+    };
+    store.fold(&forgotten, into, now);
 }
 
 fn store(bytes: usize) -> Store {
@@ -107,8 +124,7 @@ fn the_totals_of_a_reason_beyond_the_limit_are_its_own() {
         accept(&mut store, &event(0, &format!("R{number}"), "m"), number, 1);
     }
     let further = event(0, "R39", "m");
-    let into = (RecordId(1_000), Kind::Digest);
-    store.fold((RecordId(39), &further), into, &SmolStr::default(), (1, (1, 0)), now);
+    fold(&mut store, &further, 39, RecordId(1_000), Reach { counted: 1, settled: 0 }, now);
     for verdict in [Verdict::Lost, Verdict::Rejected] {
         let spot = store.receive(&further, 1, now).unwrap();
         store.remark(spot, (verdict, "invalid"), 1, None, "", now);
@@ -345,7 +361,6 @@ fn a_write_shows_no_more_dropped_occurrences_than_its_record_has() {
 #[test]
 fn records_that_fold_at_once_leave_what_was_known_before() {
     let mut store = store(1_000_000);
-    let into = (RecordId(1_000), Kind::Digest);
     for object in [event(0, "Before", "m"), event(0, "Storm", "m")] {
         for number in 0..100 {
             let record = 100 * (object.reason.len() as u64) + number;
@@ -353,13 +368,8 @@ fn records_that_fold_at_once_leave_what_was_known_before() {
             if object.reason == "Before" {
                 break;
             }
-            store.fold(
-                (RecordId(record), &object),
-                into,
-                &SmolStr::default(),
-                (1, (0, 0)),
-                Now::at(number.cast_signed()),
-            );
+            let now = Now::at(number.cast_signed());
+            fold(&mut store, &object, record, RecordId(1_000), Reach::default(), now);
         }
     }
     let history = store.histories().next().unwrap();
@@ -393,16 +403,16 @@ fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
     let mut store = store(1_000_000);
     let (into, now) = ((RecordId(1_000), Kind::Digest), Now::at(1));
     let (one, other) = (event(0, "One", "m"), event(0, "Two", "m"));
-    let fold = |store: &mut Store, event: &Event, record: u64, reach: (u64, u64)| {
+    let fold = |store: &mut Store, event: &Event, record: u64, reach: Reach| {
         accept(store, event, record, 1);
-        store.fold((RecordId(record), event), into, &SmolStr::default(), (1, reach), now);
+        fold(store, event, record, into.0, reach, now);
     };
-    fold(&mut store, &one, 1, (1, 0));
-    fold(&mut store, &other, 2, (2, 0));
+    fold(&mut store, &one, 1, Reach { counted: 1, settled: 0 });
+    fold(&mut store, &other, 2, Reach { counted: 2, settled: 0 });
     let digest = event(0, "EventsFolded", "2 events");
     let spot = store.spot(&digest, now).unwrap();
     store.written(spot, into, (&"n".into(), 2), &digest.message, 2, now);
-    fold(&mut store, &one, 3, (3, 2));
+    fold(&mut store, &one, 3, Reach { counted: 3, settled: 2 });
     let facts = |store: &Store| {
         let history = store.histories().next().unwrap();
         let numbers = |fact: &Fact| (fact.folded, fact.unshown(2), fact.lost());
@@ -422,7 +432,7 @@ fn occurrences_of_other_objects_are_lost_with_their_digest() {
     for number in 0..3 {
         let (event, record) = (event(number, "R", "m"), number as u64);
         accept(&mut store, &event, record, 1);
-        store.fold((RecordId(record), &event), into, &SmolStr::default(), (1, (record + 1, 0)), now);
+        fold(&mut store, &event, record, into.0, Reach { counted: record + 1, settled: 0 }, now);
     }
     let spot = store.spot(&event(0, "EventsFolded", "3 events"), now).unwrap();
     // It has shown the first one.

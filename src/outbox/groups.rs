@@ -101,8 +101,17 @@ pub struct Taken {
     pub(super) into: RecordId,
     /// Its name, if another shard has it.
     pub(super) name: SmolStr,
-    /// See [`Forgotten::reach`](super::Forgotten).
-    pub(super) reach: (u64, u64),
+    /// Its occurrences with the ones that it has taken in.
+    pub(super) reach: Reach,
+}
+
+/// The occurrences of a digest or storm record.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    /// Those that it counts.
+    pub counted: u64,
+    /// Those of them that the upstream shows.
+    pub settled: u64,
 }
 
 impl Leaving {
@@ -489,14 +498,14 @@ impl Outbox {
         Some(Taken { into, name, reach })
     }
 
-    /// Returns the occurrences that a digest or storm record counts, and those of them that the upstream shows.
-    pub fn reach(&self, id: RecordId) -> (u64, u64) {
+    /// Returns the occurrences of a digest or storm record.
+    pub fn reach(&self, id: RecordId) -> Reach {
         match self.records.get(&id) {
-            Some(record) => (record.total + record.later.total(), record.settled()),
+            Some(record) => Reach { counted: record.total + record.later.total(), settled: record.settled() },
             None => {
                 let budget = self.digests.get(&id).and_then(|budget| self.budgets.peek(&budget.0));
                 let total = budget.and_then(Budget::digest).map_or(0, |digest| digest.total);
-                (total, total)
+                Reach { counted: total, settled: total }
             }
         }
     }

@@ -47,7 +47,7 @@ pub use digest::DIGEST_REASON;
 pub use folded::FOLDED_MARK;
 pub use forget::{Line, Rebased};
 pub use group::{UpstreamGroup, count};
-pub use groups::{GroupSettings, Leaving, Taken};
+pub use groups::{GroupSettings, Leaving, Reach, Taken};
 pub use history::Learned;
 pub use journal::{Changes, Entry};
 pub use lines::{ClientLine, is_set_without_lines, line_checksum};

@@ -4,6 +4,7 @@ use smol_str::SmolStr;
 
 use super::Outbox;
 use super::budget::{Budget, BudgetId};
+use super::groups::Reach;
 use super::record::{Kind, Phase, Record};
 use super::stand::{Held, Mark, Stand};
 use crate::clock::{Mono, Now};
@@ -52,8 +53,8 @@ pub struct Forgotten {
     pub kind: Kind,
     /// The name of that record, if another shard has it.
     pub name: SmolStr,
-    /// The occurrences that it counts with these, and those of them that the upstream shows.
-    pub reach: (u64, u64),
+    /// Its occurrences with these.
+    pub reach: Reach,
     /// The desired state of the forgotten record.
     pub event: Box<Event>,
     /// The number of occurrences of the forgotten record.

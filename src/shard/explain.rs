@@ -121,10 +121,10 @@ impl Shard {
 
     /// Notes that a record has folded.
     pub(super) fn note_fold(&mut self, forgotten: &Forgotten, now: Now) {
-        let Forgotten { event, record, into, kind, name, number, reach, .. } = forgotten;
+        let Forgotten { into, kind, .. } = *forgotten;
         // A storm record belongs to another shard, which has its own record numbers.
-        let into = if *kind == Kind::Storm { RecordId(into.0 ^ ELSEWHERE) } else { *into };
-        self.explain.fold((*record, event), (into, *kind), name, (*number, *reach), now);
+        let into = if kind == Kind::Storm { RecordId(into.0 ^ ELSEWHERE) } else { into };
+        self.explain.fold(forgotten, into, now);
     }
 
     /// Notes that a client deleted a record with `lost` waiting occurrences.

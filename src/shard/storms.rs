@@ -40,7 +40,7 @@ impl Shard {
         let live = self.outbox.digests().map(|id| {
             let view = self.outbox.glimpse(id).filter(|view| view.waiting > 0);
             let why = view.map_or("group", |view| waits_for(&view));
-            (id, StormState { settled: self.outbox.reach(id).1, why, lost: None })
+            (id, StormState { settled: self.outbox.reach(id).settled, why, lost: None })
         });
         let lost = self.lost_storms.iter().copied();
         lost.chain(live).map(|(id, state)| (RecordId(id.0 ^ ELSEWHERE), state)).collect()

@@ -120,7 +120,7 @@ impl Shard {
         }
         self.outbox.digest_name(record)?;
         let why = self.outbox.glimpse(record).map_or(Why::Budget.label(), |view| waits_for(&view));
-        Some(StormState { settled: self.outbox.reach(record).1, why, lost: None })
+        Some(StormState { settled: self.outbox.reach(record).settled, why, lost: None })
     }
 
     /// Returns where the occurrences of a fact are.

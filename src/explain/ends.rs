@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Fact, Spot, Store};
+use super::{Fact, LostFolds, Spot, Store};
 use crate::correlator::{Key, RecordId};
 
 impl Store {
@@ -30,9 +30,9 @@ impl Store {
         kept.filter(|kept| records.contains(&kept.record)).for_each(|kept| kept.is_gone = true);
     }
 
-    /// Notes the loss of a digest's `number` occurrences, of which it has shown `settled`. They may be of several objects;
-    /// its writes are noted at this one.
-    pub fn lose_folded(&mut self, object: Key, into: RecordId, (number, settled): (u64, u64), why: &'static str) {
+    /// Notes lost occurrences of a digest. They may be of several objects; its writes are noted at this one.
+    pub fn lose_folded(&mut self, object: Key, lost: LostFolds) {
+        let LostFolds { into, number, settled, why } = lost;
         let Some(history) = self.objects.peek_mut(&object).filter(|history| history.kept(into).is_some()) else {
             return;
         };

@@ -6,6 +6,7 @@ use smol_str::SmolStr;
 
 use super::Spot;
 use super::fact::Fact;
+use super::marks::Marked;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 use crate::event::{Event, cut};
@@ -93,12 +94,12 @@ impl Messages {
     }
 
     /// Adds one that is not there. Beyond the limit the oldest is forgotten.
-    pub(super) fn push(&mut self, kind: Kind, most: usize, mark: u64, message: &SmolStr) {
+    pub(super) fn push(&mut self, kind: Kind, most: usize, message: Marked<'_>) {
         let most = if kind == Kind::Plain { 1 } else { most.max(1) };
         while self.0.len() >= most {
             self.0.pop_front();
         }
-        self.0.push_back((mark, short(message)));
+        self.0.push_back((message.mark, short(message.text)));
     }
 
     /// Returns their bytes, with reserved capacity.
@@ -147,6 +148,33 @@ impl Kept {
     fn says(&self, mark: u64) -> bool {
         self.newest == mark || self.messages.has(mark)
     }
+}
+
+/// A record that has begun, or continues.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begun {
+    pub(super) record: RecordId,
+    pub(super) kind: Kind,
+    /// Its key in the correlator, as far as known.
+    pub(super) key: Option<Key>,
+    /// The number of the fact that it counts.
+    pub(super) fact: usize,
+    /// The count that the upstream has acknowledged.
+    pub(super) count: i32,
+}
+
+/// A decision that is to be noted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Note<'t> {
+    /// The number of the fact.
+    pub(super) fact: usize,
+    pub(super) verdict: Verdict,
+    /// See [`Decision::verdict`].
+    pub(super) why: &'static str,
+    pub(super) number: u32,
+    pub(super) record: Option<RecordId>,
+    /// See [`Decision::text`].
+    pub(super) text: Marked<'t>,
 }
 
 /// The history of one object.
@@ -283,26 +311,21 @@ impl History {
         self.records.iter_mut().rev().find(|kept| kept.record == record)
     }
 
-    /// Notes a message of a record. Returns whether the record is known.
-    pub(super) fn hear(&mut self, record: RecordId, (message, mark, most): (&SmolStr, u64, usize)) -> bool {
+    /// Notes a message of a record, which keeps at most `most`. Returns whether the record is known.
+    pub(super) fn hear(&mut self, record: RecordId, message: Marked<'_>, most: usize) -> bool {
         let Some(kept) = self.kept_mut(record) else { return false };
-        if !kept.says(mark) {
-            kept.messages.push(kept.kind, most, mark, message);
-            kept.newest = mark;
+        if !kept.says(message.mark) {
+            kept.messages.push(kept.kind, most, message);
+            kept.newest = message.mark;
         }
         true
     }
 
     /// Notes that a record counts a message. Returns whether the record is new although an equal record should have
     /// continued.
-    pub(super) fn keep(
-        &mut self,
-        (record, kind, key): (RecordId, Kind, Option<Key>),
-        fact: usize,
-        (message, mark, most): (&SmolStr, u64, usize),
-        before: i32,
-    ) -> bool {
-        if self.hear(record, (message, mark, most)) {
+    pub(super) fn keep(&mut self, begun: Begun, message: Marked<'_>, most: usize) -> bool {
+        let Begun { record, kind, key, fact, count } = begun;
+        if self.hear(record, message, most) {
             return false;
         }
         let (key, mut is_begun_again) = (key.map(Key::half), false);
@@ -317,8 +340,8 @@ impl History {
             self.records.remove(oldest);
         }
         let mut messages = Messages::default();
-        if !message.is_empty() {
-            messages.push(kind, most, mark, message);
+        if !message.text.is_empty() {
+            messages.push(kind, most, message);
         }
         let kept = Kept {
             record,
@@ -326,12 +349,12 @@ impl History {
             name: SmolStr::default(),
             fact,
             stored: false,
-            count: before.into(),
+            count: count.into(),
             dropped: 0,
             has_ended: false,
             is_gone: false,
             messages,
-            newest: mark,
+            newest: message.mark,
             key,
         };
         self.records.reserve_exact(room(self.records.len(), self.records.capacity(), RECORDS));
@@ -346,7 +369,7 @@ impl History {
     }
 
     /// Notes a loss of a record's occurrences, unless it has folded ones: those are lost at their facts.
-    pub(super) fn lose(&mut self, spot: Spot, record: Option<RecordId>, (number, why): (u64, &'static str)) {
+    pub(super) fn lose(&mut self, spot: Spot, record: Option<RecordId>, number: u64, why: &'static str) {
         if record.is_some() && self.facts.iter().any(|fact| fact.into == record) {
             return;
         }
@@ -413,37 +436,22 @@ impl History {
 
     /// Adds the occurrences of a run to the decision that began it, whose text becomes that of the newest. Returns
     /// whether the decision is still known.
-    pub(super) fn extend(
-        &mut self,
-        fact: usize,
-        verdict: Verdict,
-        number: u32,
-        record: RecordId,
-        (text, mark): (&SmolStr, u64),
-        now: Now,
-    ) -> bool {
+    pub(super) fn extend(&mut self, run: &Note<'_>, now: Now) -> bool {
         let like = |last: &&mut Decision| {
-            (last.fact, last.verdict, last.record, last.why) == (fact, verdict, Some(record), "")
+            (last.fact, last.verdict, last.record, last.why) == (run.fact, run.verdict, run.record, run.why)
         };
         let Some(last) = lately(&mut self.decisions).find(like) else { return false };
-        last.count(number, now);
+        last.count(run.number, now);
+        let Marked { text, mark } = run.text;
         if last.mark != mark && !text.is_empty() {
             (last.text, last.mark) = (short(text), mark);
         }
         true
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what is known of a decision")]
-    pub(super) fn note(
-        &mut self,
-        fact: usize,
-        (verdict, why): (Verdict, &'static str),
-        number: u32,
-        record: Option<RecordId>,
-        (text, mark): (&SmolStr, u64),
-        now: Now,
-        next_token: impl FnOnce() -> Option<Mono>,
-    ) {
+    /// Notes a decision, or counts it with an equal one. Calls `next_token` only if it differs from the previous one.
+    pub(super) fn note(&mut self, note: &Note<'_>, now: Now, next_token: impl FnOnce() -> Option<Mono>) {
+        let Note { fact, verdict, why, number, record, text: Marked { text, mark } } = *note;
         let is_equal = |last: &Decision| (last.mark, last.fact, last.verdict, last.why) == (mark, fact, verdict, why);
         // The failed tries of all records of a fact are one series. A failure after a write begins another one.
         let (mut written, is_failure) = (None, verdict == Verdict::Failed);

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher as _, Hasher as _};
 
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
+use smol_str::SmolStr;
 
 use crate::correlator::{Key, KeySecret};
 use crate::event::Event;
@@ -52,9 +53,17 @@ impl Marks {
     }
 }
 
-/// Hashes another text.
-pub(super) fn mark(secret: KeySecret, text: &str) -> u64 {
-    state(secret).hash_one(text)
+/// A text and its hash.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Marked<'t> {
+    pub(super) text: &'t SmolStr,
+    pub(super) mark: u64,
+}
+
+impl<'t> Marked<'t> {
+    pub(super) fn new(secret: KeySecret, text: &'t SmolStr) -> Self {
+        Self { text, mark: state(secret).hash_one(text.as_str()) }
+    }
 }
 
 fn state(secret: KeySecret) -> SeedableRandomState {

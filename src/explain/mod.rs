@@ -10,6 +10,7 @@ mod ends;
 mod fact;
 mod history;
 mod marks;
+mod notes;
 mod numbers;
 mod recent;
 mod runs;
@@ -22,16 +23,18 @@ mod view;
 pub use answer::{Known, Query, Upstream, clean, is_safe, stamp};
 pub use document::{Answer, Budget, Decided, Explanation, Object, Part, Record, Stored};
 pub use fact::{Fact, Rates, StormState, StormStates};
+use history::{Begun, Note};
 pub use history::{Decision, History, Kept, Messages, Verdict};
+use marks::Marked;
 pub use marks::Marks;
-use marks::mark;
+pub use notes::{Arrival, LostFolds, Received, Remark, Ruling, Spot, Written};
 use recent::Minutes;
 pub use recent::{Group, MINUTES, Order, Recent, Totals, Window};
 use runs::{Origin, Run, Runs};
 pub use tap::{Line, Selector, Tap, source};
 pub use view::{Unseen, saved};
 
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 
 use smol_str::SmolStr;
 
@@ -39,7 +42,7 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{BuildKeyHasher, Key, KeySecret, LruMap, RecordId};
 use crate::event::{Event, cut};
 use crate::limits::Share;
-use crate::outbox::{Forgotten, Kind, LostReason};
+use crate::outbox::{Entry, Forgotten, Kind, LostReason};
 
 /// LIMIT: counted groups of similar events, over all shards; further groups are counted together.
 const GROUPS: usize = 10_000;
@@ -108,43 +111,6 @@ pub struct Store {
     forgotten_until: Option<i64>,
     /// When the store began.
     began: Option<i64>,
-}
-
-/// The place of a fact: its object and its number within the object.
-#[derive(Debug, Clone, Copy)]
-pub struct Spot {
-    /// Its object.
-    pub object: Key,
-    fact: usize,
-    /// The hash of the fact at that number.
-    mark: u64,
-    group: usize,
-}
-
-/// Received occurrences of a record.
-#[derive(Debug)]
-pub enum Received {
-    /// Occurrences that are counted in the record's run, which has this verdict.
-    InRun(Verdict),
-    /// Occurrences that are counted at the place of their fact, with their event's hashes, message and key.
-    At(Spot, Marks, SmolStr, Option<NonZeroU64>),
-}
-
-/// The circumstances of a decision.
-#[derive(Debug, Clone, Copy)]
-pub struct Ruling<'c> {
-    /// The caller that has reported the occurrences, or empty.
-    pub caller: &'c str,
-    /// The source of the event.
-    pub source: Key,
-    /// The correlator's key of the record, and the budget that pays; `None` if the event is not correlated.
-    pub keys: Option<(Key, Key)>,
-    /// `None` if the correlator does not pay (only `suppression: drop` does); otherwise whether it paid.
-    pub paid: Option<bool>,
-    /// The number of the matching rule.
-    pub rule: Option<usize>,
-    /// The record's count before the occurrences.
-    pub before: i32,
 }
 
 impl Store {
@@ -224,30 +190,20 @@ impl Store {
     }
 
     /// Counts as [`receive`](Self::receive) does, for occurrences that count on a record. Call [`decide`](Self::decide)
-    /// next. `message` is the event's before it was combined. `repeat` is its key, if events with an equal one have the
-    /// same message. `caller` has reported them, or is empty.
-    pub fn receive_of(
-        &mut self,
-        (record, repeat): (RecordId, Option<Key>),
-        caller: &str,
-        (event, message): (&Event, SmolStr),
-        number: u32,
-        now: Now,
-    ) -> Option<Received> {
+    /// next.
+    pub fn receive_of(&mut self, arrival: Arrival<'_>, now: Now) -> Option<Received> {
         if !self.is_on() {
             return None;
         }
-        let (repeat, secret, settings) =
-            (repeat.and_then(|key| NonZeroU64::new(key.half())), self.secret, self.settings);
-        let occurrences = (event, &message, number);
-        let run = self.change_runs(|runs| runs.receive((record, repeat), caller, occurrences, secret, &settings, now));
-        if let Some(verdict) = run {
+        let (secret, settings) = (self.secret, self.settings);
+        if let Some(verdict) = self.change_runs(|runs| runs.receive(&arrival, secret, &settings, now)) {
             return Some(Received::InRun(verdict));
         }
-        let marks = Marks::with(self.secret, event, &message);
-        let spot = self.place(marks, event, now)?;
-        self.receive_at(spot, number, now);
-        Some(Received::At(spot, marks, message, repeat))
+        let marks = Marks::with(secret, arrival.event, &arrival.message);
+        let spot = self.place(marks, arrival.event, now)?;
+        self.receive_at(spot, arrival.number, now);
+        let repeat = arrival.repeat();
+        Some(Received::At { spot, marks, message: arrival.message, repeat })
     }
 
     /// Finds or creates the place of an event's fact, and marks its object as the most recently updated. `None` if the
@@ -299,14 +255,13 @@ impl Store {
     pub fn decide(
         &mut self,
         received: Received,
-        (verdict, number): (Verdict, u32),
         ruling: Ruling<'_>,
-        (record, kind): (RecordId, Kind),
         now: Now,
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
+        let Ruling { verdict, number, record, kind, .. } = ruling;
         let (spot, marks, message, repeat) = match received {
-            Received::At(spot, marks, message, repeat) => {
+            Received::At { spot, marks, message, repeat } => {
                 self.end_run(record);
                 (spot, marks, message, repeat)
             }
@@ -321,7 +276,7 @@ impl Store {
                 (spot, Marks { message: run.message, ..run.of.marks }, message, run.repeat)
             }
         };
-        let message = &message;
+        let message = Marked { text: &message, mark: marks.message };
         self.hit(ruling.rule, number);
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
@@ -338,17 +293,15 @@ impl Store {
             }
             _ => fact.spent += u64::from(ruling.paid == Some(true)),
         }
-        let is_begun_again = history.keep(
-            (record, kind, ruling.keys.map(|(key, _)| key)),
-            spot.fact,
-            (message, marks.message, messages),
-            ruling.before,
-        );
+        let key = ruling.keys.map(|(key, _)| key);
+        let begun = Begun { record, kind, key, fact: spot.fact, count: ruling.before };
+        let is_begun_again = history.keep(begun, message, messages);
         if let (Verdict::Dropped, Some(kept)) = (verdict, history.kept_mut(record)) {
             kept.dropped = kept.dropped.saturating_add(number);
         }
         let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
-        history.note(spot.fact, (verdict, why), number, Some(record), (message, marks.message), now, next_token);
+        let note = Note { fact: spot.fact, verdict, why, number, record: Some(record), text: message };
+        history.note(&note, now, next_token);
         self.count(spot.object);
         // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted. Without
         // correlation no record has a second occurrence, and many records never have one.
@@ -357,7 +310,7 @@ impl Store {
             if self.runs.are_full(of.bytes(), &self.settings) {
                 self.tell();
             }
-            self.change_runs(|runs| runs.begin((record, repeat), verdict, of, now));
+            self.change_runs(|runs| runs.begin(record, repeat, verdict, of, now));
         }
     }
 
@@ -394,13 +347,15 @@ impl Store {
         if history.fact_at(spot).is_none() {
             return;
         }
-        for (mark, message) in messages.iter() {
-            history.hear(record, (message, *mark, self.settings.messages));
+        for (mark, text) in messages.iter() {
+            history.hear(record, Marked { text, mark: *mark }, self.settings.messages);
         }
-        let text = history.message(record, run.message);
-        let text = (&text, run.message);
-        if run.number > 0 && !history.extend(spot.fact, run.verdict, run.number, record, text, run.last) {
-            history.note(spot.fact, (run.verdict, ""), run.number, Some(record), text, run.last, || None);
+        let text = &history.message(record, run.message);
+        let text = Marked { text, mark: run.message };
+        let (verdict, number) = (run.verdict, run.number);
+        let note = Note { fact: spot.fact, verdict, why: "", number, record: Some(record), text };
+        if number > 0 && !history.extend(&note, run.last) {
+            history.note(&note, run.last, || None);
         }
         self.count(spot.object);
     }
@@ -424,15 +379,8 @@ impl Store {
     }
 
     /// Notes an answer of the upstream, a refusal or a deletion that concerns a fact.
-    pub fn remark(
-        &mut self,
-        spot: Spot,
-        remark: (Verdict, &'static str),
-        number: u64,
-        record: Option<RecordId>,
-        text: &str,
-        now: Now,
-    ) {
+    pub fn remark(&mut self, spot: Spot, remark: Remark<'_>, now: Now) {
+        let Remark { verdict, why, number, record, text } = remark;
         if let Some(record) = record {
             self.end_run(record);
         }
@@ -440,7 +388,7 @@ impl Store {
         let Some(fact) = history.fact_at(spot) else { return };
         // Several groups share the last fact.
         let totals = &mut self.groups[spot.group].totals;
-        match remark.0 {
+        match verdict {
             Verdict::Rejected if number == 0 => fact.refused_changes += 1,
             Verdict::Rejected => {
                 fact.rejected += number;
@@ -449,28 +397,22 @@ impl Store {
             }
             Verdict::Lost => {
                 totals.lost += number;
-                history.lose(spot, record, (number, remark.1));
+                history.lose(spot, record, number, why);
             }
             _ => {}
         }
         let number = u32::try_from(number).unwrap_or(u32::MAX);
-        let text = (&SmolStr::new(cut(text, 512)), mark(self.secret, text));
-        history.note(spot.fact, remark, number, record, text, now, || None);
+        let text = &SmolStr::new(cut(text, 512));
+        let text = Marked::new(self.secret, text);
+        history.note(&Note { fact: spot.fact, verdict, why, number, record, text }, now, || None);
         self.count(spot.object);
     }
 
-    /// Notes that the upstream stored a record as it was sent, with `number` more occurrences.
-    pub fn written(
-        &mut self,
-        spot: Spot,
-        (record, kind): (RecordId, Kind),
-        (name, sent): (&SmolStr, i64),
-        message: &SmolStr,
-        number: u64,
-        now: Now,
-    ) {
+    /// Notes that the upstream has stored a record.
+    pub fn written(&mut self, spot: Spot, written: Written<'_>, now: Now) {
+        let Written { record, kind, name, count: sent, number, .. } = written;
         self.end_run(record);
-        let message = (message, mark(self.secret, message), 1);
+        let message = Marked::new(self.secret, written.message);
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         if history.fact_at(spot).is_none() {
             return;
@@ -479,9 +421,9 @@ impl Store {
             // A record of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
             let count = i32::try_from(count).unwrap_or(i32::MAX);
-            history.keep((record, kind, None), spot.fact, message, count);
+            history.keep(Begun { record, kind, key: None, fact: spot.fact, count }, message, 1);
         } else if kind == Kind::Storm {
-            history.hear(record, message);
+            history.hear(record, message, 1);
         }
         let shown = number + history.set_stored(record, name, sent, number);
         let folded = || history.facts.iter().find(|fact| fact.into == Some(record)).and_then(|fact| fact.budget);
@@ -511,38 +453,35 @@ impl Store {
         let Forgotten { record, ref event, kind, ref name, number, reach, .. } = *forgotten;
         self.end_run(record);
         let marks = Marks::new(self.secret, event);
-        let message = (&event.message, marks.message, self.settings.messages);
+        let message = Marked { text: &event.message, mark: marks.message };
         let Some(spot) = self.place(marks, event, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
         history.end(record);
         let Some(fact) = history.fact_at(spot) else { return };
         fact.fold(into, number, reach);
         self.groups[spot.group].totals.folded += number;
-        history.keep((into, kind, None), spot.fact, message, 0);
+        let begun = Begun { record: into, kind, key: None, fact: spot.fact, count: 0 };
+        history.keep(begun, message, self.settings.messages);
         if !name.is_empty() {
             history.set_stored(into, name, 0, 0);
         }
-        self.remark(spot, (Verdict::Folded, ""), number, Some(into), "", now);
+        let folded = Remark { verdict: Verdict::Folded, why: "", number, record: Some(into), text: "" };
+        self.remark(spot, folded, now);
     }
 
-    /// Notes a record of an earlier process, with its occurrences that the upstream has not acknowledged. `budget` pays
-    /// for its writes.
-    pub fn restore(
-        &mut self,
-        (record, kind, key): (RecordId, Kind, Key),
-        budget: Option<(Key, Key, bool)>,
-        event: &Event,
-        number: u64,
-        now: Now,
-    ) {
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
-        let message = (&event.message, mark(self.secret, &event.message), 1);
+    /// Notes a record of an earlier process. Its occurrences are those that the upstream has not acknowledged.
+    pub fn restore(&mut self, record: RecordId, entry: &Entry, now: Now) {
+        let Entry { kind, ref event, .. } = *entry;
+        let number = u32::try_from(entry.occurrences().total()).unwrap_or(u32::MAX);
         let Some(spot) = self.receive(event, number, now) else { return };
         let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX));
-        history.facts[spot.fact].budget = budget;
-        history.keep((record, kind, Some(key)), spot.fact, message, acknowledged.max(0));
-        self.remark(spot, (Verdict::Counted, "restored"), number.into(), Some(record), &event.message, now);
+        history.facts[spot.fact].budget = entry.budget.map(|budget| (entry.source, budget, false));
+        let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX)).max(0);
+        let begun = Begun { record, kind, key: Some(entry.key), fact: spot.fact, count: acknowledged };
+        history.keep(begun, Marked::new(self.secret, &event.message), 1);
+        let text = event.message.as_str();
+        let (verdict, number) = (Verdict::Counted, number.into());
+        self.remark(spot, Remark { verdict, why: "restored", number, record: Some(record), text }, now);
     }
 
     /// Counts occurrences for which a rule was chosen, or none.

@@ -9,12 +9,12 @@ use std::num::NonZeroU64;
 use smol_str::SmolStr;
 
 use super::history::{Messages, heap};
-use super::marks::Marks;
+use super::marks::{Marked, Marks};
+use super::notes::Arrival;
 use super::recent::minute;
 use super::{Settings, Spot, Verdict};
 use crate::clock::{Mono, Now};
 use crate::correlator::KeySecret;
-use crate::event::Event;
 use crate::limits::Share;
 use crate::outbox::{Kind, RecordId};
 
@@ -98,18 +98,15 @@ impl Runs {
 
     /// Adds occurrences of a record to its run, and keeps their message. Returns the run's verdict, or `None` if they
     /// continue no run: another caller's do not.
-    ///
-    /// `repeat` is the event's key, if events with an equal one have the same message, which is `message`.
     pub(super) fn receive(
         &mut self,
-        (record, repeat): (RecordId, Option<NonZeroU64>),
-        caller: &str,
-        (event, message, number): (&Event, &SmolStr, u32),
+        arrival: &Arrival<'_>,
         secret: KeySecret,
         settings: &Settings,
         now: Now,
     ) -> Option<Verdict> {
-        let run = self.runs.get_mut(&record)?;
+        let Arrival { caller, event, ref message, number, .. } = *arrival;
+        let run = self.runs.get_mut(&arrival.record)?;
         if now.mono.nanos_since(run.began) >= LONGEST || minute(now.mono) != minute(run.began) {
             return None;
         }
@@ -117,6 +114,7 @@ impl Runs {
         if !caller.is_empty() && run.of.caller != caller {
             return None;
         }
+        let repeat = arrival.repeat();
         if repeat.is_none() || repeat != run.repeat {
             let marks = Marks::with(secret, event, message);
             if !run.of.marks.are_of_one_fact(marks) {
@@ -127,7 +125,8 @@ impl Runs {
                     return None;
                 }
                 let before = run.of.bytes();
-                run.of.messages.push(run.of.kind, settings.messages, marks.message, message);
+                let message = Marked { text: message, mark: marks.message };
+                run.of.messages.push(run.of.kind, settings.messages, message);
                 let after = run.of.bytes();
                 self.origins = self.origins - before + after;
                 self.bytes.replace(before, after);
@@ -150,7 +149,8 @@ impl Runs {
     /// Begins a run of a record that has none.
     pub(super) fn begin(
         &mut self,
-        (record, repeat): (RecordId, Option<NonZeroU64>),
+        record: RecordId,
+        repeat: Option<NonZeroU64>,
         verdict: Verdict,
         of: Origin,
         now: Now,

@@ -20,11 +20,43 @@ fn accept(store: &mut Store, event: &Event, record: u64, at: i64) {
 fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at: i64) {
     let now = Now::at(at);
     let key = SECRET.keys(event, &Default::default()).event;
-    let received = store.receive_of((RecordId(record), Some(key)), "", (event, event.message.clone()), 1, now).unwrap();
-    // A record's first occurrence is counted in no run.
-    let ruling = Ruling { caller: "", source: Key(1), keys: Some((key, Key(2))), paid: None, rule: None, before: 1 };
-    let record = (RecordId(record), Kind::Combined);
-    store.decide(received, (verdict, 1), ruling, record, now, || None);
+    let (record, message) = (RecordId(record), event.message.clone());
+    let arrival = Arrival { record, repeat: Some(key), caller: "", event, message, number: 1 };
+    let received = store.receive_of(arrival, now).unwrap();
+    let ruling = Ruling {
+        verdict,
+        number: 1,
+        record,
+        kind: Kind::Combined,
+        caller: "",
+        source: Key(1),
+        keys: Some((key, Key(2))),
+        paid: None,
+        rule: None,
+        // A record's first occurrence is counted in no run.
+        before: 1,
+    };
+    store.decide(received, ruling, now, || None);
+}
+
+/// Notes what became of `number` occurrences of a record, or of none.
+fn remark(
+    store: &mut Store,
+    spot: Spot,
+    (verdict, why): (Verdict, &'static str),
+    number: u64,
+    record: Option<u64>,
+    now: Now,
+) {
+    let record = record.map(RecordId);
+    store.remark(spot, Remark { verdict, why, number, record, text: "" }, now);
+}
+
+/// Notes that the upstream has stored a record with this count, and one more occurrence than before.
+fn written(store: &mut Store, event: &Event, record: u64, kind: Kind, count: i64, now: Now) {
+    let (record, spot) = (RecordId(record), store.spot(event, now).unwrap());
+    let written = Written { record, kind, name: &"n".into(), message: &event.message, count, number: 1 };
+    store.written(spot, written, now);
 }
 
 /// Notes that one occurrence of a record has folded into a digest, which has this reach with it.
@@ -127,7 +159,7 @@ fn the_totals_of_a_reason_beyond_the_limit_are_its_own() {
     fold(&mut store, &further, 39, RecordId(1_000), Reach { counted: 1, settled: 0 }, now);
     for verdict in [Verdict::Lost, Verdict::Rejected] {
         let spot = store.receive(&further, 1, now).unwrap();
-        store.remark(spot, (verdict, "invalid"), 1, None, "", now);
+        remark(&mut store, spot, (verdict, "invalid"), 1, None, now);
     }
     store.tell();
     for group in &store.groups()[1..] {
@@ -154,7 +186,7 @@ fn repeats_are_told_whole_whenever_that_is() {
             accept_as(verdict, store, &event, record, at);
             if record.is_multiple_of(7) && at % 5 == 0 {
                 let spot = store.spot(&event, Now::at(at)).unwrap();
-                store.remark(spot, (Verdict::Written, ""), 1, Some(RecordId(record)), "", Now::at(at));
+                remark(store, spot, (Verdict::Written, ""), 1, Some(record), Now::at(at));
             }
         }
         at_once.tell();
@@ -213,7 +245,7 @@ fn a_failure_after_a_write_begins_another_series() {
     accept(&mut store, &event, 7, 0);
     for (at, verdict) in [(1, Verdict::Failed), (2, Verdict::Failed), (3, Verdict::Written), (9, Verdict::Failed)] {
         let spot = store.spot(&event, Now::at(at)).unwrap();
-        store.remark(spot, (verdict, "transport"), 0, Some(RecordId(7)), "", Now::at(at));
+        remark(&mut store, spot, (verdict, "transport"), 0, Some(7), Now::at(at));
     }
     let history = store.histories().next().unwrap();
     let failed = history.decisions.iter().filter(|decision| decision.verdict == Verdict::Failed);
@@ -230,8 +262,8 @@ fn failed_tries_of_several_records_are_one_series() {
     }
     for round in 0..60 {
         let spot = store.spot(&events[0], Now::at(round)).unwrap();
-        let record = Some(RecordId(round.cast_unsigned() % 6));
-        store.remark(spot, (Verdict::Failed, "transport"), 0, record, "", Now::at(round + 1));
+        let record = Some(round.cast_unsigned() % 6);
+        remark(&mut store, spot, (Verdict::Failed, "transport"), 0, record, Now::at(round + 1));
     }
     let history = store.histories().next().unwrap();
     let decisions = history.decisions.iter().map(|decision| (decision.verdict, decision.time, decision.last));
@@ -248,9 +280,7 @@ fn a_record_that_was_never_written_is_forgotten_last() {
         let event = event(0, &format!("R{record}"), "m");
         accept(&mut store, &event, record, 1);
         if record != 3 {
-            let spot = store.spot(&event, now).unwrap();
-            let kind = (RecordId(record), Kind::Combined);
-            store.written(spot, kind, (&"n".into(), 1), &event.message, 1, now);
+            written(&mut store, &event, record, Kind::Combined, 1, now);
         }
     }
     let records = store.histories().next().unwrap().records.iter().map(|kept| kept.record.0);
@@ -262,8 +292,7 @@ fn a_storm_record_has_its_newest_message() {
     let (mut store, now) = (store(1_000_000), Now::at(1));
     for message in ["storm: 2 events", "storm: 9 events"] {
         let event = event(0, "R", message);
-        let spot = store.spot(&event, now).unwrap();
-        store.written(spot, (RecordId(7), Kind::Storm), (&"n".into(), 9), &event.message, 1, now);
+        written(&mut store, &event, 7, Kind::Storm, 9, now);
     }
     let history = store.histories().next().unwrap();
     let messages: Vec<_> = history.records[0].messages.iter().map(|(_, message)| message.as_str()).collect();
@@ -344,10 +373,8 @@ fn a_write_shows_no_more_dropped_occurrences_than_its_record_has() {
     let (one, other) = (event(0, "R", "one"), event(0, "R", "two"));
     accept(&mut store, &one, 1, 1);
     accept_as(Verdict::Dropped, &mut store, &other, 2, 2);
-    let spot = store.spot(&one, Now::at(3)).unwrap();
     let shown = |store: &mut Store, count| {
-        let record = (RecordId(1), Kind::Combined);
-        store.written(spot, record, (&"n".into(), count), &one.message, 1, Now::at(count));
+        written(store, &one, 1, Kind::Combined, count, Now::at(count));
         store.histories().next().unwrap().facts[0].shown
     };
     assert_eq!(shown(&mut store, 4), 1);
@@ -401,17 +428,18 @@ fn a_record_with_another_key_has_not_begun_again() {
 #[test]
 fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
     let mut store = store(1_000_000);
-    let (into, now) = ((RecordId(1_000), Kind::Digest), Now::at(1));
+    let (into, now) = (RecordId(1_000), Now::at(1));
     let (one, other) = (event(0, "One", "m"), event(0, "Two", "m"));
     let fold = |store: &mut Store, event: &Event, record: u64, reach: Reach| {
         accept(store, event, record, 1);
-        fold(store, event, record, into.0, reach, now);
+        fold(store, event, record, into, reach, now);
     };
     fold(&mut store, &one, 1, Reach { counted: 1, settled: 0 });
     fold(&mut store, &other, 2, Reach { counted: 2, settled: 0 });
     let digest = event(0, "EventsFolded", "2 events");
     let spot = store.spot(&digest, now).unwrap();
-    store.written(spot, into, (&"n".into(), 2), &digest.message, 2, now);
+    let (record, name, message) = (into, &"n".into(), &digest.message);
+    store.written(spot, Written { record, kind: Kind::Digest, name, message, count: 2, number: 2 }, now);
     fold(&mut store, &one, 3, Reach { counted: 3, settled: 2 });
     let facts = |store: &Store| {
         let history = store.histories().next().unwrap();
@@ -419,8 +447,8 @@ fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
         history.facts.iter().map(numbers).collect::<Vec<_>>()
     };
     assert_eq!(facts(&store), [(2, 1, 0), (1, 0, 0), (0, 0, 0)]);
-    store.lose_folded(spot.object, into.0, (1, 2), "deleted");
-    store.remark(spot, (Verdict::Lost, "deleted"), 1, Some(into.0), "", now);
+    store.lose_folded(spot.object, LostFolds { into, number: 1, settled: 2, why: "deleted" });
+    remark(&mut store, spot, (Verdict::Lost, "deleted"), 1, Some(into.0), now);
     assert_eq!(facts(&store), [(1, 0, 1), (1, 0, 0), (0, 0, 0)]);
 }
 
@@ -428,16 +456,16 @@ fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
 #[test]
 fn occurrences_of_other_objects_are_lost_with_their_digest() {
     let mut store = store(1_000_000);
-    let (into, now) = ((RecordId(1_000), Kind::Digest), Now::at(1));
+    let (into, now) = (RecordId(1_000), Now::at(1));
     for number in 0..3 {
         let (event, record) = (event(number, "R", "m"), number as u64);
         accept(&mut store, &event, record, 1);
-        fold(&mut store, &event, record, into.0, Reach { counted: record + 1, settled: 0 }, now);
+        fold(&mut store, &event, record, into, Reach { counted: record + 1, settled: 0 }, now);
     }
     let spot = store.spot(&event(0, "EventsFolded", "3 events"), now).unwrap();
     // It has shown the first one.
-    store.lose_folded(spot.object, into.0, (2, 1), "invalid");
-    store.remark(spot, (Verdict::Lost, "invalid"), 2, Some(into.0), "", now);
+    store.lose_folded(spot.object, LostFolds { into, number: 2, settled: 1, why: "invalid" });
+    remark(&mut store, spot, (Verdict::Lost, "invalid"), 2, Some(into.0), now);
     let mut lost: Vec<_> = store.histories().map(|history| (history.name.clone(), history.facts[0].lost())).collect();
     lost.sort();
     assert_eq!(lost, [("web-0".into(), 0), ("web-1".into(), 1), ("web-2".into(), 1)]);
@@ -465,7 +493,7 @@ fn losses_are_counted_by_reason() {
     accept(&mut store, &event, 1, 1);
     let spot = store.spot(&event, Now::at(1)).unwrap();
     for (why, number) in [("forbidden", 5), ("deleted", 3), ("forbidden", 1)] {
-        store.remark(spot, (Verdict::Lost, why), number, Some(RecordId(1)), "", Now::at(2));
+        remark(&mut store, spot, (Verdict::Lost, why), number, Some(1), Now::at(2));
     }
     let history = store.histories().next().unwrap();
     assert_eq!(history.facts[0].lost, [("forbidden", 6), ("deleted", 3)]);
@@ -478,7 +506,8 @@ fn the_newest_loss_of_a_fact_stays_known() {
     let lost = event(0, "Lost", "m");
     accept(&mut store, &lost, 1, 1);
     let spot = store.spot(&lost, Now::at(1)).unwrap();
-    store.remark(spot, (Verdict::Lost, "forbidden"), 1, Some(RecordId(1)), "the webhook", Now::at(2));
+    let (verdict, record) = (Verdict::Lost, Some(RecordId(1)));
+    store.remark(spot, Remark { verdict, why: "forbidden", number: 1, record, text: "the webhook" }, Now::at(2));
     for number in 0..100 {
         accept(&mut store, &event(0, "Other", &format!("m{number}")), 2 + number, 3);
     }

@@ -7,7 +7,7 @@ use super::{Mirror, Shard, Shards};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId, Settled};
 use crate::event::Event;
-use crate::explain::{Group, MINUTES, Spot, Store, StormStates, Tap, Unseen, Verdict};
+use crate::explain::{Group, LostFolds, MINUTES, Remark, Spot, Store, StormStates, Tap, Unseen, Verdict, Written};
 use crate::ledger::RejectReason;
 use crate::outbox::{Answer, Forgotten, Kind, LostReason, MESSAGES, Request, Settlement, Write, has_any_tag};
 
@@ -76,37 +76,33 @@ impl Shard {
         if written > 0 {
             // Not all of the sent ones may have arrived. A record that owes nothing more has left the outbox.
             let count = self.outbox.glimpse(record).and_then(|seen| seen.shown).unwrap_or(*sent);
-            self.explain.written(*spot, (record, *kind), (name, count), message, written, now);
+            let (kind, number) = (*kind, written);
+            self.explain.written(*spot, Written { record, kind, name, message, count, number }, now);
         }
         if let Some((reason, lost)) = settlement.lost {
-            let settled = settled + written;
-            self.note_lost_folded((spot.object, record, *kind), (lost.total(), settled), reason.label());
+            let (number, settled, why) = (lost.total(), settled + written, reason.label());
+            self.note_lost_folded(spot.object, *kind, LostFolds { into: record, number, settled, why });
         }
-        let remark = match settlement.lost {
-            Some((reason, lost)) => Some(((Verdict::Lost, reason.label()), lost.total())),
-            None if written > 0 => Some(((Verdict::Written, ""), written)),
+        let became = match settlement.lost {
+            Some((reason, lost)) => Some((Verdict::Lost, reason.label(), lost.total())),
+            None if written > 0 => Some((Verdict::Written, "", written)),
             // Refused but not lost: it is retried, repaired or unchanged.
-            None if !why.is_empty() => Some(((Verdict::Failed, *why), 0)),
+            None if !why.is_empty() => Some((Verdict::Failed, *why, 0)),
             None => None,
         };
-        if let Some((remark, number)) = remark {
-            self.explain.remark(*spot, remark, number, Some(record), text, now);
+        if let Some((verdict, why, number)) = became {
+            self.explain.remark(*spot, Remark { verdict, why, number, record: Some(record), text }, now);
         }
         if settlement.feedback.as_ref().is_some_and(|feedback| feedback.settled == Settled::Forgotten) {
             self.explain.ended(spot.object, record);
         }
     }
 
-    /// Notes that a digest or storm record of an object has lost occurrences, after it has shown `settled`.
-    pub(super) fn note_lost_folded(
-        &mut self,
-        (object, record, kind): (Key, RecordId, Kind),
-        (lost, settled): (u64, u64),
-        why: &'static str,
-    ) {
+    /// Notes that a record of an object has lost occurrences, if others have folded into it.
+    pub(super) fn note_lost_folded(&mut self, object: Key, kind: Kind, lost: LostFolds) {
         match kind {
-            Kind::Storm => self.note_lost_storm(record, settled, why),
-            Kind::Digest => self.explain.lose_folded(object, record, (lost, settled), why),
+            Kind::Storm => self.note_lost_storm(lost.into, lost.settled, lost.why),
+            Kind::Digest => self.explain.lose_folded(object, lost),
             Kind::Plain | Kind::Combined => {}
         }
     }
@@ -131,22 +127,25 @@ impl Shard {
     pub(super) fn note_deletion(&mut self, handle: &Handle, lost: u64, now: Now) {
         self.explain.gone(handle.object, handle.record);
         if let Some(spot) = self.explain.ended(handle.object, handle.record) {
-            let remark = if lost > 0 { (Verdict::Lost, "deleted") } else { (Verdict::Deleted, "") };
-            self.explain.remark(spot, remark, lost, Some(handle.record), &handle.name, now);
+            let (verdict, why) = if lost > 0 { (Verdict::Lost, "deleted") } else { (Verdict::Deleted, "") };
+            let (record, text) = (Some(handle.record), handle.name.as_str());
+            self.explain.remark(spot, Remark { verdict, why, number: lost, record, text }, now);
         }
     }
 
     /// Notes refused occurrences of an event that could be decoded.
     pub fn note_rejection(&mut self, event: &Event, occurrences: u32, reason: RejectReason, text: &str, now: Now) {
         if let Some(spot) = self.explain.receive(event, occurrences, now) {
-            self.explain.remark(spot, (Verdict::Rejected, reason.label()), occurrences.into(), None, text, now);
+            let (verdict, why, number) = (Verdict::Rejected, reason.label(), occurrences.into());
+            self.explain.remark(spot, Remark { verdict, why, number, record: None, text }, now);
         }
     }
 
     /// Notes a refused change of an event, which is not an occurrence.
     pub fn note_refused_change(&mut self, event: &Event, text: &str, now: Now) {
         if let Some(spot) = self.explain.spot(event, now) {
-            self.explain.remark(spot, (Verdict::Rejected, "change"), 0, None, text, now);
+            let remark = Remark { verdict: Verdict::Rejected, why: "change", number: 0, record: None, text };
+            self.explain.remark(spot, remark, now);
         }
     }
 

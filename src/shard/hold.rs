@@ -11,6 +11,7 @@ use super::{Found, Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::{Candidate, Counts, Key, Observation, Policy, RecordId, Settled};
 use crate::event::Event;
+use crate::explain::LostFolds;
 use crate::outbox::{self, DIGEST_REASON, Fate, Glimpse, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
 
 /// How a name refers to a record.
@@ -144,8 +145,9 @@ impl Shard {
         let (lost, waiting) = self.outbox.forget(handle.record, now);
         self.lose(LostReason::Deleted, lost.total(), now);
         if let Some((kind, settled)) = seen {
-            let record = (handle.object, handle.record, kind);
-            self.note_lost_folded(record, (lost.total(), settled), LostReason::Deleted.label());
+            let (number, why) = (lost.total(), LostReason::Deleted.label());
+            let lost = LostFolds { into: handle.record, number, settled, why };
+            self.note_lost_folded(handle.object, kind, lost);
         }
         self.note_deletion(handle, lost.total(), now);
         self.begin_deletion(handle.record);

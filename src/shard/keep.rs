@@ -34,9 +34,7 @@ impl Shard {
         let settings = policy.select(&entry.event);
         let record = if entry.kind.folds() { self.outbox.digest_id() } else { RecordId(self.next_record) };
         self.next_record += 1;
-        let budget = entry.budget.map(|budget| (entry.source, budget, false));
-        let number = entry.occurrences().total();
-        self.explain.restore((record, entry.kind, entry.key), budget, &entry.event, number, now);
+        self.explain.restore(record, &entry, now);
         // After a client's DELETE without an answer, the next occurrence begins a new record.
         if entry.may_be_deleted {
             self.explain.ended(self.secret.subject(&entry.event), record);

@@ -47,7 +47,7 @@ use crate::correlator::{
     Suppression, Verdict,
 };
 use crate::event::Event;
-use crate::explain::{Ruling, Store, StormState, Verdict as Note};
+use crate::explain::{Arrival, Ruling, Store, StormState, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::limits::Share;
 use crate::outbox::{
@@ -263,7 +263,9 @@ impl Shard {
         self.trim();
         // With normalized messages, repeats may have different messages.
         let repeat = (settings.messages == Messages::Exact).then_some(keys.event);
-        let received = self.explain.receive_of((decision.record, repeat), caller, (&event, message), occurrences, now);
+        let record = decision.record;
+        let arrival = Arrival { record, repeat, caller, event: &event, message, number: occurrences };
+        let received = self.explain.receive_of(arrival, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {
             self.note_line(&decision, (source, &namespace), line, settings);
@@ -274,15 +276,15 @@ impl Shard {
             let paid = is_prepaid.then_some(accepted.outcome != Outcome::Dropped);
             let (key, budget, before) = (decision.key, decision.budget, decision.known.count);
             let keys = (settings.correlation == Correlation::On).then_some((key, budget));
-            let ruling = Ruling { caller, source, keys, paid, rule, before };
             let kind = if decision.fold == Fold::Combined { Kind::Combined } else { Kind::Plain };
+            let (verdict, number) = (accepted.outcome.into(), occurrences);
+            let ruling = Ruling { verdict, number, record, kind, caller, source, keys, paid, rule, before };
             let (outbox, sources) = (&self.outbox, &self.sources);
             let next_token = || match is_prepaid {
                 true => sources.peek(&source)?.tokens(decision.budget, rate, now.mono).1,
                 false => outbox.next_token(source, decision.budget, now.mono),
             };
-            let decided = (accepted.outcome.into(), occurrences);
-            self.explain.decide(received, decided, ruling, (decision.record, kind), now, next_token);
+            self.explain.decide(received, ruling, now, next_token);
         }
         // The record may have folded.
         self.forget_folded(now);

@@ -1,0 +1,132 @@
+//! What a shard tells the store: occurrences that arrive, the decisions about them, and what becomes of records.
+
+use std::num::NonZeroU64;
+
+use smol_str::SmolStr;
+
+use super::{Marks, Verdict};
+use crate::correlator::{Key, RecordId};
+use crate::event::Event;
+use crate::outbox::Kind;
+
+/// The place of a fact: its object and its number within the object.
+#[derive(Debug, Clone, Copy)]
+pub struct Spot {
+    /// Its object.
+    pub object: Key,
+    pub(super) fact: usize,
+    /// The hash of the fact at that number.
+    pub(super) mark: u64,
+    pub(super) group: usize,
+}
+
+/// Occurrences that arrive, and count on a record.
+#[derive(Debug)]
+pub struct Arrival<'e> {
+    /// The record.
+    pub record: RecordId,
+    /// The event's key, if events with an equal one have the same message.
+    pub repeat: Option<Key>,
+    /// The caller that has reported them, or empty.
+    pub caller: &'e str,
+    /// The event.
+    pub event: &'e Event,
+    /// Its message before it was combined.
+    pub message: SmolStr,
+    /// Number of occurrences.
+    pub number: u32,
+}
+
+impl Arrival<'_> {
+    pub(super) fn repeat(&self) -> Option<NonZeroU64> {
+        self.repeat.and_then(|key| NonZeroU64::new(key.half()))
+    }
+}
+
+/// Received occurrences of a record.
+#[derive(Debug)]
+pub enum Received {
+    /// Occurrences that are counted in the record's run, which has this verdict.
+    InRun(Verdict),
+    /// Occurrences that are counted at the place of their fact.
+    At {
+        /// The place.
+        spot: Spot,
+        /// The event's hashes.
+        marks: Marks,
+        /// See [`Arrival::message`].
+        message: SmolStr,
+        /// A part of [`Arrival::repeat`].
+        repeat: Option<NonZeroU64>,
+    },
+}
+
+/// A decision about occurrences, and its circumstances.
+#[derive(Debug, Clone, Copy)]
+pub struct Ruling<'c> {
+    /// The decision.
+    pub verdict: Verdict,
+    /// Number of occurrences.
+    pub number: u32,
+    /// The record that counts them.
+    pub record: RecordId,
+    /// Its kind.
+    pub kind: Kind,
+    /// The caller that has reported the occurrences, or empty.
+    pub caller: &'c str,
+    /// The source of the event.
+    pub source: Key,
+    /// The correlator's key of the record, and the budget that pays; `None` if the event is not correlated.
+    pub keys: Option<(Key, Key)>,
+    /// `None` if the correlator does not pay (only `suppression: drop` does); otherwise whether it paid.
+    pub paid: Option<bool>,
+    /// The number of the matching rule.
+    pub rule: Option<usize>,
+    /// The record's count before the occurrences.
+    pub before: i32,
+}
+
+/// What became of a fact's occurrences: an answer of the upstream, a refusal or a deletion.
+#[derive(Debug, Clone, Copy)]
+pub struct Remark<'t> {
+    /// What it was.
+    pub verdict: Verdict,
+    /// Its reason, if the verdict alone does not say it.
+    pub why: &'static str,
+    /// Number of occurrences.
+    pub number: u64,
+    /// Their record, if they have one.
+    pub record: Option<RecordId>,
+    /// The upstream's answer, or the text of the response to the client.
+    pub text: &'t str,
+}
+
+/// Lost occurrences of a digest or storm record.
+#[derive(Debug, Clone, Copy)]
+pub struct LostFolds {
+    /// The record.
+    pub into: RecordId,
+    /// Number of lost occurrences.
+    pub number: u64,
+    /// The occurrences that the upstream shows, of those that the record has counted.
+    pub settled: u64,
+    /// The reason.
+    pub why: &'static str,
+}
+
+/// A record as the upstream has stored it.
+#[derive(Debug, Clone, Copy)]
+pub struct Written<'w> {
+    /// The record.
+    pub record: RecordId,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name.
+    pub name: &'w SmolStr,
+    /// Its message.
+    pub message: &'w SmolStr,
+    /// Its count.
+    pub count: i64,
+    /// The occurrences that the write has added.
+    pub number: u64,
+}

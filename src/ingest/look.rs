@@ -21,9 +21,10 @@ use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, Event};
 use crate::explain::{
-    self, Explanation, Group, Order, Query, Recent, Selector, Stored, Totals, Unseen, Window, source,
+    self, Explanation, Fact, Group, History, Order, Query, Recent, Selector, Stored, Totals, Unseen, Window, source,
 };
 use crate::server::FairPlace;
+use crate::shard::Noisiest;
 use crate::status::Status;
 use crate::upstream::{FieldSelector, ListOptions};
 
@@ -225,9 +226,10 @@ impl Face {
         let window = query.window;
         // These count all namespaces, so only callers that may see all of them get them.
         let is_of_all = query.namespace.is_empty();
-        let objects = shards.noisiest(ROWS, (window, query.order), &|history, fact| {
+        let is_wanted = |history: &History, fact: &Fact| {
             query.wants(&history.namespace, [&*history.kind, &*history.name, &*fact.reason, &*fact.component])
-        });
+        };
+        let objects = shards.noisiest(Noisiest { most: ROWS, window, order: query.order }, &is_wanted);
         let groups: Vec<_> = shards.groups().into_iter().flatten().collect();
         let table = |name: fn(&Group) -> &smol_str::SmolStr| {
             // LIMIT: the number of groups.

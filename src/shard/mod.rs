@@ -33,7 +33,7 @@ pub use settings::Settings;
 pub use sizes::Sizes;
 pub use storms::Storms;
 pub use table::{Shards, Waiting};
-pub use view::Row;
+pub use view::{Noisiest, Row};
 
 pub use crate::outbox::Fate;
 

@@ -48,13 +48,34 @@ fn sample(history: &History, fact: &Fact) -> Event {
 /// Whether a fact of an object is selected.
 type Wanted<'a> = &'a dyn Fn(&History, &Fact) -> bool;
 
+/// How many facts with the largest numbers, and of which numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Noisiest {
+    /// How many, at most.
+    pub most: usize,
+    /// How far back the numbers go.
+    pub window: Window,
+    /// The number that is compared.
+    pub order: Order,
+}
+
+/// A query, and what the answer depends on beside the shard.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    query: &'a Query,
+    policy: &'a Policy,
+    storms: &'a StormStates,
+    now: Now,
+}
+
 impl Shard {
     /// Returns the shard's part of the answer about the objects that the query selects.
     pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy, storms: &StormStates) -> Known {
         self.explain.tell();
+        let asked = Asked { query, policy, storms, now };
         let mut matching = self.explain.histories().filter(|history| query.matches(history));
         let listed = matching.by_ref().take(OBJECTS);
-        let objects: Vec<Object> = listed.map(|history| self.describe(history, query, now, (policy, storms))).collect();
+        let objects: Vec<Object> = listed.map(|history| self.describe(history, asked)).collect();
         let more_objects = matching.count();
         let mut nearest = Vec::new();
         if objects.is_empty() {
@@ -74,13 +95,8 @@ impl Shard {
         Known { is_off, span, received, unread, objects, more_objects, nearest }
     }
 
-    fn describe(
-        &self,
-        history: &History,
-        query: &Query,
-        now: Now,
-        (policy, storms): (&Policy, &StormStates),
-    ) -> Object {
+    fn describe(&self, history: &History, asked: Asked<'_>) -> Object {
+        let Asked { query, policy, storms, now } = asked;
         let mut budgets: Vec<Budget> = Vec::new();
         let is_shown = Fact::is_reported;
         // Nothing was reported about the fact of a digest, which has spent tokens.
@@ -104,7 +120,7 @@ impl Shard {
             name: history.name.clone(),
             uid: history.uid.clone(),
             api_version: history.api_version.clone(),
-            reasons: facts.map(|(number, fact)| self.part(history, (number, fact), now, (policy, storms))).collect(),
+            reasons: facts.map(|(number, _)| self.part(history, number, asked)).collect(),
             budgets,
             records: self.records(history, query, storms),
             decisions: self.decisions(history, query, now),
@@ -124,7 +140,8 @@ impl Shard {
     }
 
     /// Returns where the occurrences of a fact are.
-    fn counts(&self, history: &History, (number, fact): (usize, &Fact), storms: &StormStates) -> Part {
+    fn counts(&self, history: &History, number: usize, storms: &StormStates) -> Part {
+        let fact = &history.facts[number];
         let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
         let mut in_summary = fact.folded;
         // A record may have more: of a time in which `explain` was off, or of other objects.
@@ -159,13 +176,9 @@ impl Shard {
         Part { shown, in_summary, waiting, lost, ..Part::default() }
     }
 
-    fn part(
-        &self,
-        history: &History,
-        (number, fact): (usize, &Fact),
-        now: Now,
-        (policy, storms): (&Policy, &StormStates),
-    ) -> Part {
+    fn part(&self, history: &History, number: usize, asked: Asked<'_>) -> Part {
+        let Asked { policy, storms, now, .. } = asked;
+        let fact = &history.facts[number];
         let records = history.records.iter().filter(|kept| kept.fact == number);
         let folds_at = records.filter_map(|kept| self.outbox.glimpse(kept.record)?.folds_at).min();
         Part {
@@ -181,7 +194,7 @@ impl Shard {
             rejected: fact.rejected,
             last_received: stamp(fact.last_received),
             last_shown: fact.last_shown.map(stamp),
-            ..self.counts(history, (number, fact), storms)
+            ..self.counts(history, number, storms)
         }
     }
 
@@ -300,14 +313,9 @@ impl Shard {
         decisions
     }
 
-    /// Returns the selected facts with the largest numbers within a window, each with its number.
-    fn noisiest(
-        &mut self,
-        most: usize,
-        (window, order): (Window, Order),
-        (is_wanted, storms): (Wanted<'_>, &StormStates),
-        now: Now,
-    ) -> Vec<(u64, Row)> {
+    /// Returns the selected facts with the largest numbers, each with its number.
+    fn noisiest(&mut self, of: Noisiest, is_wanted: Wanted<'_>, storms: &StormStates, now: Now) -> Vec<(u64, Row)> {
+        let Noisiest { most, window, order } = of;
         self.explain.tell();
         let mut facts: Vec<(u64, &History, usize)> = Vec::new();
         for history in self.explain.histories() {
@@ -316,7 +324,7 @@ impl Shard {
                 Order::Received => (fact.rates.received.within(window, now.mono), history, number),
                 Order::PerSecond => (fact.rates.received.within(Window::Minute, now.mono), history, number),
                 Order::Writes => (fact.rates.writes.within(window, now.mono), history, number),
-                Order::Lost => (self.lost(history, (number, fact), storms), history, number),
+                Order::Lost => (self.lost(history, number, storms), history, number),
             });
             let received = |number: usize| history.facts[number].rates.received.within(window, now.mono);
             facts.extend(sorted.filter(|(sorted, _, number)| *sorted > 0 || received(*number) > 0));
@@ -333,7 +341,7 @@ impl Shard {
                 per_second: fact.rates.received.per_second(now.mono),
                 received: fact.rates.received.within(window, now.mono),
                 writes: fact.rates.writes.within(window, now.mono),
-                lost: self.lost(history, (number, fact), storms),
+                lost: self.lost(history, number, storms),
             };
             (sorted, row)
         };
@@ -341,10 +349,11 @@ impl Shard {
     }
 
     /// Returns the number of lost occurrences of a fact. Dropped ones that a later write has counted are not lost.
-    fn lost(&self, history: &History, (number, fact): (usize, &Fact), storms: &StormStates) -> u64 {
+    fn lost(&self, history: &History, number: usize, storms: &StormStates) -> u64 {
+        let fact = &history.facts[number];
         // Most facts have lost nothing, which is cheaper to see than to count.
         let is_none = fact.lost.is_empty() && fact.dropped == 0 && fact.into.is_none();
-        if is_none { 0 } else { self.counts(history, (number, fact), storms).lost.into_values().sum() }
+        if is_none { 0 } else { self.counts(history, number, storms).lost.into_values().sum() }
     }
 }
 
@@ -386,12 +395,12 @@ impl Shards {
         self.look(0, |shard| shard.explain.is_on())
     }
 
-    /// Returns the selected facts with the largest numbers within a window.
-    pub fn noisiest(&self, most: usize, sort: (Window, Order), is_wanted: Wanted<'_>) -> Vec<Row> {
+    /// Returns the selected facts with the largest numbers.
+    pub fn noisiest(&self, of: Noisiest, is_wanted: Wanted<'_>) -> Vec<Row> {
         let storms = self.storm_states();
-        let mut rows = self.each(|shard, now| shard.noisiest(most, sort, (is_wanted, &storms), now)).concat();
+        let mut rows = self.each(|shard, now| shard.noisiest(of, is_wanted, &storms, now)).concat();
         rows.sort_by_key(|(sorted, _)| std::cmp::Reverse(*sorted));
-        rows.truncate(most);
+        rows.truncate(of.most);
         rows.into_iter().map(|(_, row)| row).collect()
     }
 }

@@ -46,7 +46,8 @@ pub(super) fn is_alone(groups: &LruMap<Group>, group: Key, local: Key, now: Now,
 
 /// Counts the event in its group, of at most `max`, and returns how it is counted.
 pub(super) fn observe(
-    (groups, max): (&mut LruMap<Group>, NonZeroUsize),
+    groups: &mut LruMap<Group>,
+    max: NonZeroUsize,
     group: Key,
     local: Key,
     now: Now,
@@ -169,7 +170,7 @@ mod tests {
             let looked_up = peek(&groups, group, local, now, &settings);
             assert_eq!(
                 looked_up,
-                observe((&mut groups, settings.lru_cache_size), group, local, now, &settings),
+                observe(&mut groups, settings.lru_cache_size, group, local, now, &settings),
                 "{message} {max}"
             );
         }

@@ -235,8 +235,7 @@ impl Correlator {
         let route = if is_combined(event, settings) {
             Route::Combined
         } else {
-            let ours = (&mut self.groups, self.cache_size);
-            aggregate::observe(ours, keys.aggregate, keys.local, now, settings)
+            aggregate::observe(&mut self.groups, self.cache_size, keys.aggregate, keys.local, now, settings)
         };
         let key = match route {
             Route::Plain => keys.event,

@@ -99,7 +99,8 @@ impl Breakers {
         &mut self,
         scope: &Scope,
         failure: Option<Retry>,
-        (sent, now): (Mono, Mono),
+        sent: Mono,
+        now: Mono,
         settings: &GateSettings,
         jitter: f64,
     ) -> Outcome {
@@ -164,7 +165,7 @@ mod tests {
 
     fn settle(breakers: &mut Breakers, scope: &Scope, fault: Option<Fault>, millis: i64) -> Outcome {
         let failure = fault.map(|fault| Retry { after: None, applied: Applied::No, fault });
-        breakers.settle(scope, failure, (at(millis), at(millis)), &GateSettings::default(), 0.0)
+        breakers.settle(scope, failure, at(millis), at(millis), &GateSettings::default(), 0.0)
     }
 
     #[test]
@@ -245,8 +246,7 @@ mod tests {
         let mut breakers = Breakers::default();
         let failure = Some(Retry { after: None, applied: Applied::No, fault: Fault::ServerError });
         for object in ["a", "b", "c", "d", "e", "f"] {
-            let outcome =
-                breakers.settle(&scope("shop", object), failure, (at(0), at(1)), &GateSettings::default(), 0.0);
+            let outcome = breakers.settle(&scope("shop", object), failure, at(0), at(1), &GateSettings::default(), 0.0);
             assert_eq!(outcome, Outcome::Failure);
         }
         assert_eq!(breakers.acquire(&scope("shop", "g"), at(1)), Ok(()));

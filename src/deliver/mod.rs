@@ -359,7 +359,7 @@ impl Delivery {
             }
         }
         let (jitter, settings) = (self.jitter.f64(), self.monitor.settings());
-        let outcome = self.breakers.settle(&sent.scope, failure, (sent.at, now.mono), &settings, jitter);
+        let outcome = self.breakers.settle(&sent.scope, failure, sent.at, now.mono, &settings, jitter);
         let change = self.gate.settle(outcome, sent.at, now.mono, jitter);
         self.note_health(change, failure);
         self.settle_record(sent.shard, sent.record, answer, now.mono);

@@ -95,13 +95,13 @@ impl Object {
         let fault = fault.filter(|(why, _)| part.waiting.is_empty() || !self.is_past(part, why));
         let deleted = part.lost.get_key_value("deleted").filter(|(why, _)| !self.is_past(part, why));
         if let Some((why, number)) = fault {
-            self.explain_lost(part, (why, *number), asked)
+            self.explain_lost(part, why, *number, asked)
         } else if let Some(number) = part.lost.get("suppressed") {
             self.explain_dropped(part, *number, asked)
         } else if !part.waiting.is_empty() {
             self.explain_waiting(part, asked)
         } else if let Some((why, number)) = deleted {
-            self.explain_lost(part, (why, *number), asked)
+            self.explain_lost(part, why, *number, asked)
         } else if part.received == part.rejected {
             self.explain_refused(part, asked)
         } else {
@@ -110,19 +110,19 @@ impl Object {
     }
 
     /// Explains a loss, and says what became of later occurrences.
-    fn explain_lost(&self, part: &Part, loss: (&str, u64), asked: Situation<'_>) -> Answer {
-        let mut lost = self.explain_loss(part, loss, asked);
+    fn explain_lost(&self, part: &Part, why: &str, number: u64, asked: Situation<'_>) -> Answer {
+        let mut lost = self.explain_loss(part, why, number, asked);
         let end = |text: &str| format!("{}.", text.trim_end_matches('.'));
         if !part.waiting.is_empty() {
             lost.text = format!("{} {}.", end(&lost.text), part.waits());
-        } else if self.is_past(part, loss.0) {
+        } else if self.is_past(part, why) {
             lost.text = format!("{} Later ones were written: {} are shown.", end(&lost.text), part.how_many());
             lost.action = "Nothing, if it does not happen again.".to_owned();
         }
         lost
     }
 
-    fn explain_loss(&self, part: &Part, (why, number): (&str, u64), asked: Situation<'_>) -> Answer {
+    fn explain_loss(&self, part: &Part, why: &str, number: u64, asked: Situation<'_>) -> Answer {
         let newest = self.loss(part, why);
         let at = newest.map(|decision| format!(" at {}", asked.clock(&decision.last))).unwrap_or_default();
         let text = newest.map(|decision| decision.text.as_str()).unwrap_or_default();

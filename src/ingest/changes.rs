@@ -21,7 +21,8 @@ impl Face {
     /// The task's. 429 if the caller is not known, and too many tasks run for such callers.
     pub(super) async fn to_the_end<T: Send + 'static>(
         &self,
-        (turn, body): (Option<Arc<Turn>>, Bytes),
+        turn: Option<Arc<Turn>>,
+        body: Bytes,
         task: impl Future<Output = Result<T, Status>> + Send + 'static,
     ) -> Result<T, Status> {
         let place = match turn {

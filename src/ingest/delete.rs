@@ -50,7 +50,7 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
         }
     };
     let refused = |refusal: Refusal| Refusal { status: as_asked(group, &name, refusal.status), ..refusal };
-    match face.to_the_end((turn, Bytes::new()), deleting).await?.map_err(refused)? {
+    match face.to_the_end(turn, Bytes::new(), deleting).await?.map_err(refused)? {
         Deleted::Gone(uid) => Ok(respond::success(
             form,
             StatusDetails {
@@ -214,7 +214,7 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
             deleted
         }
     };
-    let (turn, list) = face.to_the_end((asked.turn, Bytes::new()), deleting).await?;
+    let (turn, list) = face.to_the_end(asked.turn, Bytes::new(), deleting).await?;
     Ok(face.encoded(turn, form, list).await)
 }
 

@@ -128,8 +128,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
             Ok(updated.map_err(|status| Refusal { status, marks }))
         }
     };
-    let Updated { event: mut stored, created, warnings } =
-        face.to_the_end((asked.turn.clone(), body), setting).await??;
+    let Updated { event: mut stored, created, warnings } = face.to_the_end(asked.turn.clone(), body, setting).await??;
     stored.metadata.name = name.into();
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((respond::event(form, code, &stored, None), warnings))

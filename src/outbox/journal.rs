@@ -146,7 +146,7 @@ impl Outbox {
     ///
     /// LIMIT: as many records as waited in the earlier process, also above this one's limits; new records are refused
     /// meanwhile.
-    pub fn restore(&mut self, id: RecordId, entry: Entry, (rate, messages): (Rate, Messages), now: Now) {
+    pub fn restore(&mut self, id: RecordId, entry: Entry, rate: Rate, messages: Messages, now: Now) {
         let budget_id = match entry.budget {
             Some(budget) => BudgetId::of_spam_key(entry.source, budget),
             None => BudgetId::prepaid(entry.source),

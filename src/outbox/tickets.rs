@@ -127,7 +127,7 @@ mod tests {
         let mut outbox = Outbox::new(Settings::default(), 0);
         outbox.keep_journal();
         outbox.identify("b");
-        outbox.restore(RecordId(1), *entry, (rate, Messages::Exact), now);
+        outbox.restore(RecordId(1), *entry, rate, Messages::Exact, now);
         outbox.offer(Offer::of(1, None), Event { count: 2, ..Event::default() }, now);
         outbox.await_write(RecordId(1), Ticket(1), OnTaken::Rename);
         let mut answered = Vec::new();

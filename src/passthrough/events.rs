@@ -60,7 +60,7 @@ impl Passthrough {
         let places = (&self.0.bodies, &*caller);
         let body = match read(body, settings.max_body_bytes, settings.body_timeout, places).await {
             Read::Whole(body) => body,
-            Read::Begun(why, first, rest) => return self.begun(parts, why, (first, rest), &caller).await,
+            Read::Begun(why, first, rest) => return self.begun(parts, why, first, rest, &caller).await,
             Read::Broken(fault) => {
                 let message = format!("the body of the request could not be read: {fault}");
                 return refuse(&Status::bad_request(message));
@@ -93,7 +93,7 @@ impl Passthrough {
     ///
     /// Ingest may count the event of the change for several clients. The apiserver would replace their count by the total
     /// of this client, which sends it again after the refusal.
-    async fn begun(&self, parts: Parts, why: Unread, (first, rest): (Bytes, Body), caller: &str) -> Answered {
+    async fn begun(&self, parts: Parts, why: Unread, first: Bytes, rest: Body, caller: &str) -> Answered {
         let path = parts.uri.path().to_owned();
         let events = Events::of(&path);
         let is_forwarded = events.is_some_and(|Events { namespace, name, .. }| {

@@ -55,7 +55,7 @@ impl Passthrough {
         let (method, uri) = (parts.method.clone(), parts.uri.clone());
         let (answer, seat) = forwarder.send(outgoing(parts, body, named), standing).await.map_err(failed)?;
         if let Some(token) = token {
-            self.0.tokens.note(token, (&method, &uri), answer.status());
+            self.0.tokens.note(token, &method, &uri, answer.status());
         }
         let is_watch = is_watch(&uri);
         let mut answer = self.answered(answer, place, Some(seat), is_watch);

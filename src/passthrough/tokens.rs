@@ -73,7 +73,7 @@ impl Tokens {
     /// Notes the answer to a request with the token of this hash. The apiserver authenticates before it answers with a
     /// success, except to OPTIONS (CORS). It answers some errors before. A 401 of a proxied program is about its own
     /// users.
-    pub(super) fn note(&self, token: u64, (method, uri): (&Method, &Uri), answer: StatusCode) {
+    pub(super) fn note(&self, token: u64, method: &Method, uri: &Uri, answer: StatusCode) {
         if answer == StatusCode::UNAUTHORIZED {
             if !may_be_proxied(uri) {
                 self.accepted.lock().pop(&token);
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn at_the_limit_the_least_recently_used_token_is_evicted() {
         let tokens = Tokens::new();
-        let note = |token| tokens.note(token, (&Method::GET, &Uri::default()), StatusCode::OK);
+        let note = |token| tokens.note(token, &Method::GET, &Uri::default(), StatusCode::OK);
         (0..TOKENS_MAX.get() as u64).for_each(note);
         note(0);
         note(u64::MAX);
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_proxied_programs_401_is_not_about_the_token() {
         let tokens = Tokens::new();
-        let note = |path: &str, code| tokens.note(1, (&Method::GET, &path.parse().unwrap()), code);
+        let note = |path: &str, code| tokens.note(1, &Method::GET, &path.parse().unwrap(), code);
         note("/api", StatusCode::OK);
         note("/api/v1/namespaces/a/services/b/proxy/login", StatusCode::UNAUTHORIZED);
         assert!(tokens.accepts(1));

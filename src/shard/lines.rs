@@ -78,12 +78,13 @@ impl Shard {
     pub(super) fn note_line(
         &mut self,
         decision: &Decision,
-        (source, namespace): (Key, &str),
+        source: Key,
+        namespace: &str,
         line: ClientLine,
         settings: &Settings,
     ) {
         let checksum = line.checksum;
-        self.tell_line((source, namespace), &line);
+        self.tell_line(source, namespace, &line);
         let Some((namespace, name)) = self.outbox.put_line(decision.record, line) else { return };
         let known = self.lines.peek(&self.secret.line(source, &namespace, &name, checksum));
         let total = match (known, settings.naming) {
@@ -110,13 +111,13 @@ impl Shard {
         let mut has_own = false;
         for line in ClientLine::on(object) {
             has_own |= line.name == object.metadata.name;
-            self.put_line((source, namespace), &line);
+            self.put_line(source, namespace, &line);
         }
         // Where writes carry lines, the client of the object's name has counted all of it if there is none.
         if !has_own && self.outbox.writes_lines() {
             let line = ClientLine { total: outbox::count(object), ..ClientLine::of(object) };
             if line.total > 1 {
-                self.imply_line((source, namespace), &line);
+                self.imply_line(source, namespace, &line);
             }
         }
     }
@@ -132,14 +133,14 @@ impl Shard {
         let own = |name: &SmolStr, total| ClientLine { name: name.clone(), checksum, total };
         for line in [own(&tracked.name, tracked.count), own(&object.metadata.name, count)] {
             if !self.lines.contains(&self.secret.line(source, namespace, &line.name, checksum)) {
-                self.imply_line((source, namespace), &line);
+                self.imply_line(source, namespace, &line);
             }
         }
     }
 
     /// Stores the total of a client's request, because the record's key may be evicted before its write has brought the
     /// line back. The first of a series needs no line, unless the name has one.
-    fn tell_line(&mut self, (source, namespace): (Key, &str), line: &ClientLine) {
+    fn tell_line(&mut self, source: Key, namespace: &str, line: &ClientLine) {
         let key = self.secret.line(source, namespace, &line.name, line.checksum);
         if line.total > 1 || self.lines.contains(&key) {
             self.change(key, |total| (total.stated, total.is_news) = (total.stated.max(line.total), false));
@@ -147,7 +148,7 @@ impl Shard {
     }
 
     /// Stores a line that was read. Its total only grows.
-    pub(super) fn put_line(&mut self, (source, namespace): (Key, &str), line: &ClientLine) {
+    pub(super) fn put_line(&mut self, source: Key, namespace: &str, line: &ClientLine) {
         let key = self.secret.line(source, namespace, &line.name, line.checksum);
         self.change(key, |total| {
             if line.total > total.stated {
@@ -159,7 +160,7 @@ impl Shard {
     }
 
     /// Stores what an object without the line of its own name suggests.
-    fn imply_line(&mut self, (source, namespace): (Key, &str), line: &ClientLine) {
+    fn imply_line(&mut self, source: Key, namespace: &str, line: &ClientLine) {
         let key = self.secret.line(source, namespace, &line.name, line.checksum);
         self.change(key, |total| total.implied = total.implied.max(line.total));
     }
@@ -209,7 +210,7 @@ mod tests {
         let source = shard.secret.source(&event);
         let put = |shard: &mut Shard, number: usize, total| {
             let (name, checksum) = (format!("n{number}").into(), line_checksum(&event));
-            shard.put_line((source, ""), &ClientLine { name, checksum, total });
+            shard.put_line(source, "", &ClientLine { name, checksum, total });
         };
         for number in 0..=LINES_MAX.get() {
             put(&mut shard, number, 7);

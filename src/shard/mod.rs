@@ -268,7 +268,7 @@ impl Shard {
         let received = self.explain.receive_of(arrival, now);
         let accepted = self.owe(prepared, &decision, event, occurrences, now);
         if let Some(line) = line {
-            self.note_line(&decision, (source, &namespace), line, settings);
+            self.note_line(&decision, source, &namespace, line, settings);
         }
         if let Some(received) = received {
             let rate = Rate { qps: settings.qps, burst: settings.burst_size };

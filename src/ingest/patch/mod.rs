@@ -71,7 +71,7 @@ pub(super) async fn patch(State(face): State<Face>, asked: Asked, body: Body) ->
                 let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
                 async move { plain::apply(&face, &namespace, &name, patch, options).await }
             };
-            let patched = face.to_the_end((asked.turn.clone(), body), patching).await.inspect_err(note)?;
+            let patched = face.to_the_end(asked.turn.clone(), body, patching).await.inspect_err(note)?;
             Ok(respond::warned(respond::event(form, StatusCode::OK, &patched.event, None), &patched.warnings))
         }
     }

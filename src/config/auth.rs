@@ -51,9 +51,12 @@ pub(super) fn auth(section: &mut Section<'_>, settings: &mut Settings, backend: 
         section.set("components", &mut settings.binding.components, &components());
     });
     if !settings.authenticates() {
+        let default = Settings::default();
         for (key, is_set) in [
+            ("anonymous", settings.anonymous),
             ("subjectAccessReview", settings.reviews.is_on),
             ("policy", !settings.policy.is_empty()),
+            ("allowPaths", settings.allow_paths != default.allow_paths),
             ("callerAnnotation", settings.annotation.is_some()),
             ("sourceBinding", settings.binding.is_on),
         ] {

@@ -32,12 +32,19 @@ pub(super) fn tls(section: &mut Section<'_>, tls: &mut Tls) {
 
 /// Reports settings that conflict, and files that cannot be used.
 pub(super) fn check(section: &mut Section<'_>, listen: &Address, tls: &Tls) {
+    let default = Tls::default();
+    if tls.self_signed_dir.is_none() && tls.self_signed_hosts != default.self_signed_hosts {
+        section.conflict("tls.selfSigned.hosts", "needs tls.selfSigned.dir; allowed: with it");
+    }
     let Some(settings) = tls.settings() else {
-        if tls.client_ca_file.is_some() {
-            section.conflict(
-                "auth.clientCAFile",
-                "needs TLS; allowed: with tls.certFile (--tls-cert-file) or tls.selfSigned.dir",
-            );
+        for (key, is_set) in [
+            ("auth.clientCAFile", tls.client_ca_file.is_some()),
+            ("tls.minVersion", tls.min_version != default.min_version),
+            ("tls.cipherSuites", tls.cipher_suites != default.cipher_suites),
+        ] {
+            if is_set {
+                section.conflict(key, "needs TLS; allowed: with tls.certFile (--tls-cert-file) or tls.selfSigned.dir");
+            }
         }
         return;
     };

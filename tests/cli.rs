@@ -571,6 +571,26 @@ fn check_config_reports_the_errors_of_all_named_files_and_its_own() {
     assert!(stderr(&output).contains("--web.config.file: `/no/web` cannot be opened"), "{}", stderr(&output));
 }
 
+/// Fault: only the log of the start said it.
+#[test]
+fn check_config_warns_of_certificates_that_have_expired() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (mut params, key) = (rcgen::CertificateParams::default(), rcgen::KeyPair::generate().unwrap());
+    params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    std::fs::write(path("tls.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(path("tls.key"), key.serialize_pem()).unwrap();
+    std::fs::write(path("web.yaml"), "tls_server_config: {cert_file: tls.crt, key_file: tls.key}\n").unwrap();
+    let [crt, key, web] = ["tls.crt", "tls.key", "web.yaml"].map(path);
+    let (_file, path) = file(&format!("tls: {{certFile: {crt}, keyFile: {key}}}\nadminWebConfigFile: {web}\n"));
+    let output = eventweir(&["check-config", "--files", &path]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let reason = "has expired at 2021-01-01T00:00:00Z, so clients will refuse it";
+    let of = |key| format!("warning: {path}: {key}: {crt}: {reason}\n");
+    assert_eq!(stderr(&output), of("tls.certFile") + &of("adminWebConfigFile"));
+    assert_eq!(stderr(&eventweir(&["check-config", &path])), "");
+}
+
 #[test]
 fn check_config_warns_of_a_key_that_hides_the_object() {
     let rule = |set: &str| format!("    - match: {{component: kubelet}}\n      set: {{{set}}}\n");

@@ -59,6 +59,17 @@ pub(super) fn origins(config: &Config, address: &Address) -> Origins {
     }
 }
 
+/// Returns why TLS handshakes will fail although the listeners' files can be used. Each reason begins with a key.
+pub fn doubts(config: &Config, now: Now) -> Vec<String> {
+    let web = config.admin_web_config_file.as_deref().and_then(|path| config::load_web(path).ok());
+    let listeners = [("tls.certFile", config.tls.settings()), ("adminWebConfigFile", web.and_then(|web| web.tls))];
+    let of = |(key, settings): (&'static str, Option<tls::Settings>)| {
+        let doubts = settings.map_or_else(Vec::new, |settings| tls::doubts(&settings, now));
+        doubts.into_iter().map(move |doubt| format!("{key}: {doubt}"))
+    };
+    listeners.into_iter().flat_map(of).collect()
+}
+
 /// TLS of the listeners, and the web configuration of the admin port.
 #[derive(Debug)]
 pub(super) struct Secured {

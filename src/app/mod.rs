@@ -34,8 +34,8 @@ use crate::spool::{Beginning, Spool};
 use crate::status::Status;
 use crate::upstream::{self, Apiserver, Embedded, Upstream};
 
-pub use listeners::Listeners;
 use listeners::Secured;
+pub use listeners::{Listeners, doubts};
 
 /// LIMIT: requests at once over one HTTP/2 connection of clients.
 const STREAMS: u32 = 200;

@@ -31,6 +31,7 @@ pub use serve::serve;
 pub use top::top;
 
 use crate::cli::{CheckConfig, Healthcheck};
+use crate::clock::Clock;
 use crate::explain::{clean, is_safe};
 use crate::{app, config};
 
@@ -125,6 +126,9 @@ pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
     let file = if check.file == Path::new("-") { Path::new("/dev/stdin") } else { &check.file };
     let config = load(Some(file), &config::Overrides::default())?;
     warn(file, &config);
+    if check.files {
+        app::doubts(&config, Clock::system().now()).iter().for_each(|doubt| print_warning(file, doubt));
+    }
     if check.print {
         print_document(&config.to_yaml())?;
     }
@@ -152,10 +156,12 @@ fn warn(file: &Path, config: &config::Config) {
     let without_type = config.policy.without_type().map(|number| {
         format!("correlation.rules[{number}].match.type matches neither `Normal` nor `Warning`, which all events are")
     });
-    for warning in across.chain(unreached).chain(without_type) {
-        // A closed standard error is no failure.
-        drop(writeln!(std::io::stderr(), "warning: {}: {warning}", file.display()));
-    }
+    across.chain(unreached).chain(without_type).for_each(|warning| print_warning(file, &warning));
+}
+
+fn print_warning(file: &Path, warning: &str) {
+    // A closed standard error is no failure.
+    drop(writeln!(std::io::stderr(), "warning: {}: {warning}", file.display()));
 }
 
 /// Prints which rule matches each event, and why the rules before it do not.

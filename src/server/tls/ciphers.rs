@@ -1,6 +1,7 @@
 //! Cipher suites by Go's names, as in the apiserver's `--tls-cipher-suites`.
 
 use rustls::crypto::{CryptoProvider, ring};
+use rustls::sign::SigningKey;
 use rustls::{SupportedCipherSuite, version};
 
 /// A supported cipher suite.
@@ -36,6 +37,12 @@ pub(super) fn provider(chosen: &[CipherSuite]) -> CryptoProvider {
     };
     provider.cipher_suites.retain(is_chosen);
     provider
+}
+
+/// Whether a suite of TLS 1.2 can be used with a certificate of this key.
+pub(super) fn fit(provider: &CryptoProvider, key: &dyn SigningKey) -> bool {
+    let mut old = provider.cipher_suites.iter().filter(|suite| suite.version() == &version::TLS12);
+    old.any(|suite| suite.usable_for_signature_algorithm(key.algorithm()))
 }
 
 #[cfg(test)]

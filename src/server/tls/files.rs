@@ -59,6 +59,8 @@ pub(super) struct Loaded {
     pub(super) expires: i64,
     /// Seconds in which a generated certificate is used. Outside of them it is renewed.
     pub(super) used: Option<Range<i64>>,
+    /// Why handshakes fail although it is usable; each begins with the path of the certificate.
+    pub(super) doubts: Vec<String>,
 }
 
 /// A certificate with its intermediates, and its key.
@@ -112,7 +114,7 @@ impl Contents {
             (Identity::Files { .. }, None) => Err(Vec::new()),
         };
         match (pair, roots) {
-            (Ok(pair), Ok(roots)) => configure(settings, pair, roots),
+            (Ok(pair), Ok(roots)) => configure(settings, pair, roots, now),
             (pair, roots) => Err(pair.err().into_iter().flatten().chain(roots.err()).collect()),
         }
     }
@@ -181,7 +183,7 @@ fn authorities(path: &Path, pem: &[u8]) -> Result<RootCertStore, Fault> {
     Ok(roots)
 }
 
-fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>) -> Result<Loaded, Vec<Fault>> {
+fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>, now: Now) -> Result<Loaded, Vec<Fault>> {
     let provider = Arc::new(ciphers::provider(&settings.cipher_suites));
     let (certificate_path, key_path) = match &settings.identity {
         Identity::Files { certificate, key } => (certificate, key),
@@ -191,6 +193,7 @@ fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>) -> R
     let Pair { chain, key, used } = pair;
     let expires = chain.first().and_then(names::expires);
     let expires = expires.ok_or_else(|| wrong(Part::Certificate, certificate_path, UNREADABLE.to_owned()))?;
+    let invalid = chain.first().and_then(|certificate| names::invalid(certificate, now.wall_seconds()));
     // Also compares the key with the certificate.
     let certified = CertifiedKey::from_der(chain, key, &provider)
         .map_err(|error| match error {
@@ -198,6 +201,11 @@ fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>) -> R
             error => format!("cannot be used: {error}"),
         })
         .map_err(|reason| wrong(Part::Key, key_path, reason))?;
+    let unfit = (settings.min_version == MinVersion::Tls12 && !ciphers::fit(&provider, &*certified.key)).then(|| {
+        "has a key that no chosen cipher suite of TLS 1.2 is for, so clients without TLS 1.3 cannot connect".to_owned()
+    });
+    let doubts = invalid.into_iter().chain(unfit).map(|doubt| format!("{}: {doubt}", certificate_path.display()));
+    let doubts = doubts.collect();
     let versions = match settings.min_version {
         MinVersion::Tls12 => &[&version::TLS13, &version::TLS12][..],
         MinVersion::Tls13 => &[&version::TLS13],
@@ -216,5 +224,5 @@ fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>) -> R
     };
     let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
     config.alpn_protocols = [&b"h2"[..], b"http/1.1"].map(<[u8]>::to_vec).to_vec();
-    Ok(Loaded { config: Arc::new(config), expires, used })
+    Ok(Loaded { config: Arc::new(config), expires, used, doubts })
 }

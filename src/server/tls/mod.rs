@@ -140,6 +140,16 @@ pub fn check(settings: &Settings) -> Result<(), Vec<Fault>> {
     }
 }
 
+/// Returns why handshakes fail at this time although the files of `settings` can be used. A generated certificate is not
+/// checked, because that would make it.
+pub fn doubts(settings: &Settings, now: Now) -> Vec<String> {
+    match settings.identity {
+        Identity::Files { .. } => Contents::read(settings).load(settings, now).map(|loaded| loaded.doubts),
+        Identity::SelfSigned { .. } => Ok(Vec::new()),
+    }
+    .unwrap_or_default()
+}
+
 impl Tls {
     /// Reads the files, or generates a certificate.
     ///
@@ -148,15 +158,8 @@ impl Tls {
     pub fn new(settings: Settings, limits: Limits, now: Now, metrics: Metrics) -> Result<Self, Vec<Fault>> {
         let contents = Contents::read(&settings);
         let digest = contents.digest();
-        let Loaded { config, expires, used } = contents.load(&settings, now)?;
-        metrics.active(expires);
-        if expires < now.wall_seconds() {
-            tracing::warn!(
-                listener = metrics.listener,
-                expires,
-                "the certificate has expired, so clients will refuse it"
-            );
-        }
+        let Loaded { config, expires, used, doubts } = contents.load(&settings, now)?;
+        metrics.active(expires, &doubts);
         Ok(Self(Arc::new(Inner {
             settings,
             config: ArcSwap::new(config),
@@ -179,11 +182,11 @@ impl Tls {
         }
         read.0 = digest;
         match contents.load(settings, now) {
-            Ok(Loaded { config: new, expires, used }) => {
+            Ok(Loaded { config: new, expires, used, doubts }) => {
                 config.store(new);
                 read.1 = used;
-                metrics.active(expires);
                 tracing::info!(listener = metrics.listener, "new certificates are active");
+                metrics.active(expires, &doubts);
             }
             Err(faults) => {
                 metrics.failed();
@@ -315,8 +318,11 @@ impl Metrics {
         self.last_reload_successful.with_label_values(&[self.listener]).set(0);
     }
 
-    /// Notes that a certificate is active that expires `at` these seconds since 1970.
-    fn active(&self, at: i64) {
+    /// Notes that a certificate is active that expires `at` these seconds since 1970. Logs why handshakes fail with it.
+    fn active(&self, at: i64, doubts: &[String]) {
+        for reason in doubts {
+            tracing::warn!(listener = self.listener, %reason, "TLS handshakes will fail");
+        }
         self.last_reload_successful.with_label_values(&[self.listener]).set(1);
         self.expiry.with_label_values(&[self.listener]).set(at);
     }
@@ -325,6 +331,42 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn handshakes_fail_outside_of_the_validity_and_with_the_suites_of_another_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let [certificate, key] = ["tls.crt", "tls.key"].map(|name| folder.path().join(name));
+        let (mut params, own) = (rcgen::CertificateParams::default(), rcgen::KeyPair::generate().unwrap());
+        params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2021, 1, 1);
+        std::fs::write(&certificate, params.self_signed(&own).unwrap().pem()).unwrap();
+        std::fs::write(&key, own.serialize_pem()).unwrap();
+        let told = |suite: &str, min_version, day: i64| {
+            let settings = Settings {
+                identity: Identity::Files { certificate: certificate.clone(), key: key.clone() },
+                min_version,
+                cipher_suites: CipherSuite::of(suite).into_iter().collect(),
+                client_ca: None,
+                requires_certificate: false,
+            };
+            let reasons = doubts(&settings, Now { wall: day * 86_400_000_000_000, ..Now::default() }).join("; ");
+            reasons.replace(&format!("{}: ", certificate.display()), "")
+        };
+        let (rsa, ecdsa) = ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256");
+        let unfit =
+            "has a key that no chosen cipher suite of TLS 1.2 is for, so clients without TLS 1.3 cannot connect";
+        for (suite, version, day, expected) in [
+            ("", MinVersion::Tls12, 18_262, ""),
+            ("", MinVersion::Tls12, 18_261, "is not valid before 2020-01-01T00:00:00Z, so clients will refuse it"),
+            ("", MinVersion::Tls12, 18_629, "has expired at 2021-01-01T00:00:00Z, so clients will refuse it"),
+            (ecdsa, MinVersion::Tls12, 18_262, ""),
+            (rsa, MinVersion::Tls12, 18_262, unfit),
+            ("TLS_AES_128_GCM_SHA256", MinVersion::Tls12, 18_262, unfit),
+            (rsa, MinVersion::Tls13, 18_262, ""),
+        ] {
+            assert_eq!(told(suite, version, day), expected, "{suite} {version:?} {day}");
+        }
+    }
 
     #[test]
     fn a_generated_certificate_is_renewed_before_it_expires() {

@@ -1,5 +1,7 @@
 //! Reads subject, expiry and key of a certificate.
 
+use std::time::Duration;
+
 use rustls::pki_types::CertificateDer;
 use x509_cert::Certificate;
 use x509_cert::attr::AttributeValue;
@@ -27,6 +29,19 @@ pub(super) fn read(certificate: &CertificateDer<'_>) -> Option<PeerCertificate> 
 /// Returns the expiry of a certificate, in seconds since 1970.
 pub(super) fn expires(certificate: &CertificateDer<'_>) -> Option<i64> {
     Certificate::from_der(certificate).ok().as_ref().map(end)
+}
+
+/// Returns why clients refuse a certificate `at` these seconds since 1970.
+pub(super) fn invalid(certificate: &CertificateDer<'_>, at: i64) -> Option<String> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let (at, validity) = (Duration::from_secs(u64::try_from(at).ok()?), &certificate.tbs_certificate.validity);
+    if at < validity.not_before.to_unix_duration() {
+        Some(format!("is not valid before {}, so clients will refuse it", validity.not_before))
+    } else if at > validity.not_after.to_unix_duration() {
+        Some(format!("has expired at {}, so clients will refuse it", validity.not_after))
+    } else {
+        None
+    }
 }
 
 fn end(certificate: &Certificate) -> i64 {

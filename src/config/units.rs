@@ -70,10 +70,8 @@ pub(super) fn size_text(bytes: u64) -> String {
 pub(super) fn parse_rate(text: &str) -> Option<f32> {
     let number = |text: &str| {
         let text = text.trim();
-        let plain = text.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '-' | '+'));
-        text.parse::<f64>()
-            .ok()
-            .filter(|number| plain && !is_octal(text) && number.is_finite() && !number.is_sign_negative())
+        let parsed = text.parse::<f64>().ok();
+        parsed.filter(|number| !is_octal(text) && number.is_finite() && !number.is_sign_negative())
     };
     let rate = match text.split_once('/') {
         Some((above, below)) => narrow(number(above)? / number(below).filter(|below| *below > 0.0)?),

@@ -98,9 +98,7 @@ impl Shards {
     /// Restores a record of an earlier process.
     pub fn restore(&self, entry: Entry) {
         let policy = self.policy();
-        // Its source is its group's key.
-        let shard = if entry.kind == Kind::Storm { HOME } else { self.shard_for(&entry.event, entry.source) };
-        self.with(shard, |shard, now| shard.restore(entry, now, &policy));
+        self.with(self.shard_for(&entry.event, entry.source), |shard, now| shard.restore(entry, now, &policy));
         self.wake();
     }
 

@@ -77,7 +77,8 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::{Answer, Offer, Settings};
+    use crate::correlator::{Known, Rate};
+    use crate::outbox::{Answer, Offer, Request, Settings};
 
     /// Fault: the watch event of each own write had the spool write the record again, under the locks of all shards.
     #[test]
@@ -98,5 +99,21 @@ mod tests {
         event.metadata.resource_version = "6".into();
         assert_eq!(outbox.learn(id, &event, Now::at(1)), Learned::Moved(0));
         assert!(outbox.has_changes());
+    }
+
+    #[test]
+    fn a_record_that_is_gone_takes_a_token_before_those_that_the_upstream_shows() {
+        let (mut outbox, rate) = (Outbox::new(Settings::default(), 0), Some(Rate { qps: 1.0, burst: 1 }));
+        let known = Known { stored: true, count: 1, tag: 1 };
+        let mut event = Event { count: 2, ..Event::default() };
+        event.metadata.resource_version = "5".into();
+        for number in 0..3_u64 {
+            let now = Now::at(number.cast_signed());
+            outbox.offer(Offer { known, ..Offer::of(number, rate) }, event.clone(), now);
+            assert_eq!(outbox.next_write(now).is_some(), number == 0, "it has the token");
+        }
+        assert_eq!(outbox.learn_gone(RecordId(2), "6", Now::at(3)), Learned::Gone);
+        let write = outbox.next_write(Now::at(1_000_000_000)).unwrap();
+        assert!(matches!(write.request, Request::Create { .. }), "{write:?}");
     }
 }

@@ -177,18 +177,19 @@ mod tests {
         assert_eq!(later.balance().ledger.total_written(), 1);
     }
 
-    /// Fault: a repeat with another number in its message made the client's own create another event.
+    /// Fault: a repeat with another number in its message, or with another action, made the client's own create another
+    /// event.
     #[test]
     fn a_repeat_before_the_upstream_shows_the_create_keeps_the_content_that_identifies_it() {
         let (mut shard, now) = (shard("me"), Now::at(1_000_000_000));
         let policy = Policy::from(Settings { messages: Messages::Normalized, ..Settings::default() });
         for (message, expected) in [("took 1 s", Writer::Client), ("took 22 s", Writer::Us)] {
-            let mut event = Event { message: message.into(), ..event(1) };
+            let mut event = Event { message: message.into(), action: message.into(), ..event(1) };
             event.metadata.resource_version = "".into();
             let prepared = Prepared::new(shard.secret, &event, &policy, "");
             assert_eq!(shard.admit(&prepared, event.clone(), 1, true, now).unwrap().1, expected);
         }
-        let created = Event { message: "took 1 s".into(), ..event(1) };
+        let created = Event { message: "took 1 s".into(), action: "took 1 s".into(), ..event(1) };
         assert_eq!(settled(&mut shard, Some(created)), 2);
     }
 
@@ -198,20 +199,21 @@ mod tests {
         let mut shard = Shard::new(KeySecret(1, 2), shard::Settings::default(), 1);
         let policy = Policy::from(Settings { messages: Messages::Normalized, ..Settings::default() });
         let [now, later] = [1, 10].map(|second| Now::at(second * 1_000_000_000));
-        let message = |message: &str| Event { message: message.into(), ..event(1) };
+        let message = |message: &str| Event { message: message.into(), action: message.into(), ..event(1) };
         shard.accept(message("took 1 s"), 1, now, &policy).unwrap();
         let write = shard.next_write(now).unwrap();
         let Request::Create { event: created, .. } = write.request else { panic!("it is new") };
         let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
-        shard.settle(write.record, Answer::Retry(retry), now);
         shard.accept(message("took 22 s"), 1, now, &policy).unwrap();
+        shard.settle(write.record, Answer::Retry(retry), now);
+        shard.accept(message("took 333 s"), 1, now, &policy).unwrap();
         for answer in [Answer::Exists, Answer::Stored(created)] {
             assert!(shard.next_write(later).is_some());
             shard.settle(write.record, answer, later);
         }
         let next = shard.next_write(Now::at(20_000_000_000)).unwrap();
         assert!(
-            matches!(&next.request, Request::Patch { name, patch, .. } if name == "a" && patch.count == 2),
+            matches!(&next.request, Request::Patch { name, patch, .. } if name == "a" && patch.count == 3),
             "{next:?}"
         );
     }

@@ -7,7 +7,7 @@ use super::{Lead, Shard, Shards};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, KeySecret, Policy, Settings, Suppression};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, LostReason, Request, STORM_MARK};
+use crate::outbox::{DIGEST_REASON, Line, LostReason, Request, STORM_MARK};
 
 fn event(name: &str) -> Event {
     let mut event = Event { count: 1, reason: "BackOff".into(), message: "m".into(), ..Event::default() };
@@ -53,6 +53,22 @@ fn a_waiting_event_without_a_key_is_found_once_the_upstream_has_none_of_its_name
         assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
         assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
     }
+}
+
+/// A client's PUT that creates the event may store it without our tag.
+#[test]
+fn what_a_client_has_written_itself_counts_on_after_its_event_is_gone() {
+    let (mut shard, policy, now) = (shard(), Policy::default(), Now::at(1_000_000_000));
+    shard.accept(event("a"), 1, now, &policy).unwrap();
+    let handle = shard.hold(&event("a"), "a", Lead::Unstored, now, &policy).unwrap();
+    let mut stored = event("a");
+    stored.metadata.resource_version = "5".into();
+    shard.follow(&handle, &stored, Line::Created, now);
+    let later = Now::at(3_600_000_000_000);
+    assert_eq!(shard.next_write(later), None);
+    shard.learn_gone(&stored, later, &policy);
+    shard.accept(event("a"), 1, later, &policy).unwrap();
+    assert_eq!(shard.write_all(later).pop().unwrap().count, 2);
 }
 
 /// Fault: under `suppression: drop`, its next write created the deleted event again, because it was not found by the

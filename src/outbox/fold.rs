@@ -421,10 +421,20 @@ mod tests {
         shard.changes_kept(&changes.held, now);
         let now = Now::at(3_000_000_000);
         assert!(shard.next_wakeup(now.mono).is_some_and(|at| at <= now.mono));
-        while let Some(write) = shard.next_write(now) {
-            let Request::Create { event, .. } = write.request else { panic!("{write:?}") };
-            shard.settle(write.record, Answer::Stored(event), now);
-        }
+        assert_eq!(shard.write_all(now).len(), 1);
         assert_eq!(pending(&shard).len(), 2, "the first, and the digest");
+        // The same while a client holds the digest.
+        let changes = shard.take_changes();
+        shard.changes_kept(&changes.held, now);
+        let now = Now::at(104_000_000_000);
+        let digest = shard.write_all(now).pop().unwrap();
+        let changes = shard.take_changes();
+        shard.changes_kept(&changes.held, now);
+        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        accept(&mut shard, 30..40, now, &policy);
+        let is_due = |shard: &Shard| shard.next_wakeup(now.mono).is_some_and(|at| at <= now.mono);
+        assert!(shard.next_write(now).is_none() && !is_due(&shard));
+        shard.release(&handle, now);
+        assert!(is_due(&shard));
     }
 }

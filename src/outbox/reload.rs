@@ -280,6 +280,7 @@ mod tests {
         report(&mut shard, of_many_objects(8), &group, 1);
         assert_eq!(written(&mut shard, at(1)), [1; 2]);
         shard.reload(folding(1000, HOUR, SECOND), &group, &group, at(2));
+        assert_eq!(shard.sizes().records, 3, "the two that were written, and the storm record");
         assert_eq!(written(&mut shard, at(12)), [6]);
         // The storm ends after sixty times the new age.
         assert_eq!((written(&mut shard, at(80)), shard.sizes().groups), (vec![], 0));

@@ -245,6 +245,20 @@ mod tests {
         assert_eq!(counted("kubelet", 7), (7, Some(7)));
     }
 
+    /// Fault: the client of the older event counted its whole total again.
+    #[test]
+    fn of_two_equal_events_both_state_the_totals_of_their_clients() {
+        let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+        let policy = Policy::default();
+        for (name, count) in [("a", 3), ("b", 5)] {
+            let mut event = Event { count, ..Event::default() };
+            (event.metadata.name, event.metadata.resource_version) = (name.into(), count.to_string().into());
+            shard.learn(&event, Now::at(0), &policy);
+        }
+        let counted = ["a", "b"].map(|name| shard.counted_under(&Event::default(), name, Now::at(0), &policy));
+        assert_eq!(counted, [3, 5]);
+    }
+
     /// Fault: after a reload of the naming, a record lost the line of the client that had named it, and its next total
     /// brought less.
     #[test]

@@ -3,7 +3,6 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use smol_str::SmolStr;
 
 use super::asked::Asked;
 use super::rejection::as_asked;
@@ -66,15 +65,18 @@ impl Face {
         if let Some(owed) = found.as_ref().filter(|found| !found.stored).and_then(|found| found.unsettled.clone()) {
             return Ok(owed);
         }
-        let (stored_name, unsettled) = found.map_or((SmolStr::from(name), None), |found| (found.name, found.unsettled));
-        match (unsettled, self.0.upstream.get_not_older(namespace, &stored_name, version).await) {
+        let stored_name = found.as_ref().map_or_else(|| name.into(), |found| found.name.clone());
+        let answer = self.0.upstream.get_not_older(namespace, &stored_name, version).await;
+        let owed = found.and_then(|found| Some((found.record, found.unsettled?)));
+        let Some((record, owed)) = owed else { return answer };
+        match answer {
             // The stored event, updated with the pending write.
-            (Some(owed), Ok(mut stored)) => {
+            Ok(mut stored) if self.0.shards.is_of(record, &owed, &stored) => {
                 conversion::advance(&mut stored, &owed);
                 Ok(stored)
             }
-            (Some(owed), Err(_)) => Ok(owed),
-            (None, answer) => answer,
+            // It is gone, and another event may have its name.
+            Ok(_) | Err(_) => Ok(owed),
         }
     }
 }

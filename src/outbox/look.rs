@@ -6,7 +6,7 @@ use super::Outbox;
 use super::budget::{BudgetId, Order};
 use super::record::{Kind, Phase};
 use super::stand::Stand;
-use crate::clock::Mono;
+use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 use crate::event::Event;
 use crate::ledger::Why;
@@ -74,6 +74,15 @@ impl Outbox {
             is_in_flight: matches!(record.phase, Phase::InFlight(_)),
             version,
         })
+    }
+
+    /// Whether `found`, the upstream's event of the record's name, is of the record. Without tags, writes go to any event
+    /// of the name. `None` if the record is not in the outbox.
+    pub fn is_of(&self, id: RecordId, found: &Event, now: Now) -> Option<bool> {
+        let record = self.records.get(&id)?;
+        let seen = record.see(found, self.settings.group.of(&record.event), now);
+        let is_held = record.stand.held().is_some_and(|held| record.tag.is_none() || held.version == seen.held.version);
+        Some(seen.is_tagged || seen.is_alike || is_held)
     }
 
     /// Returns the state of a budget; `None` if it is full.

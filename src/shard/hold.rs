@@ -231,6 +231,12 @@ impl Shards {
         let policy = self.policy();
         self.look(self.shard_of(told), |shard| shard.find_named(told, lead, self.clock().now(), &policy))
     }
+
+    /// Whether the upstream's event of a record's name is of the record, which owed this write.
+    pub fn is_of(&self, record: RecordId, owed: &Event, stored: &Event) -> bool {
+        let is_of = self.look(self.shard_of(owed), |shard| shard.outbox.is_of(record, stored, self.clock().now()));
+        is_of.unwrap_or(true)
+    }
 }
 
 impl Held {

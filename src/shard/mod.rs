@@ -137,6 +137,8 @@ pub struct Full;
 /// A record as its shard knows it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
+    /// The record.
+    pub record: outbox::RecordId,
     /// Its name upstream.
     pub name: smol_str::SmolStr,
     /// Whether the upstream is known to hold it.
@@ -359,7 +361,7 @@ impl Shard {
         let seen = self.outbox.glimpse(observation.record);
         let stored = seen.map_or(observation.stored, |seen| seen.shown.is_some());
         let is_gone = !stored && unsettled.is_none() && observation.tag > 0;
-        Found { name, stored, is_gone, unsettled }
+        Found { record: observation.record, name, stored, is_gone, unsettled }
     }
 
     /// Returns the next request to send at `now`, if any.

@@ -2,6 +2,7 @@
 //! up, two replicas, and other writers at the API server. After it, the upstream shows what the documents promise.
 
 mod changes;
+mod names;
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Finds and pauses the record that a client's name leads to, before the upstream is asked to change it.
 
 use super::{Face, QUIET, ack, aliases};
-use crate::event::ApiGroup;
+use crate::event::{ApiGroup, Event};
 use crate::outbox::Line;
 use crate::shard::{Held, Lead};
 use crate::status::Status;
@@ -55,10 +55,9 @@ impl Face {
         if held.is_found_by_name() {
             return Ok(true);
         }
-        match self.hold_stored(namespace, &held.name()).await {
-            // Another writer may have changed our stored event, whose content then leads to no record that counts here.
-            Ok(other) => Ok(other.filter(Held::is_counted_here).map_or(held.is_stored(), |other| other.is_same(held))),
-            Err(status) => none_if_missing(status).map(|_: Option<Held>| true),
+        match self.0.upstream.get(namespace, &held.name()).await {
+            Ok(stored) => Ok(held.is_of(&stored)),
+            Err(status) => none_if_missing(status).map(|_: Option<Event>| true),
         }
     }
 

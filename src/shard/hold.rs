@@ -39,9 +39,6 @@ pub struct Handle {
     pub name: SmolStr,
     /// Whether the upstream is known to hold it.
     pub stored: bool,
-    /// Whether this process has counted on it. Otherwise it was read from the upstream, and may be a record that another
-    /// writer has changed.
-    is_counted_here: bool,
 }
 
 /// Interval between two checks whether a record's request is still in flight.
@@ -55,7 +52,8 @@ impl Shard {
         let unknown = || {
             let mut named = self.outbox.named(&event.metadata.namespace, name);
             // The upstream's event is not of a record that only asks for its name.
-            let record = named.find(|record| lead != Lead::Name || self.is_of(event, *record))?;
+            let record =
+                named.find(|record| lead != Lead::Name || self.outbox.is_of(*record, event, now) == Some(true))?;
             self.handle_of(record, event, name)
         };
         let handle = handle.or_else(|| if lead == Lead::Alias { None } else { unknown() })?;
@@ -63,10 +61,13 @@ impl Shard {
         Some(handle)
     }
 
-    /// Whether the upstream's event may be of this record.
-    fn is_of(&self, event: &Event, record: RecordId) -> bool {
-        let is_stored = self.outbox.glimpse(record).is_some_and(|seen| seen.shown.is_some());
-        is_stored || self.outbox.tag_count(record, event).is_some()
+    /// Whether `stored`, the upstream's event of the record's name, is of the record. Another writer may have changed it,
+    /// so that its content does not lead to the record, or have given the name of the deleted record to another event.
+    fn is_its(&self, handle: &Handle, stored: &Event, now: Now, policy: &Policy) -> bool {
+        let led = self.locate(stored, &handle.name, Lead::Name, now, policy);
+        let has_its_tag = || self.outbox.tag_count(handle.record, stored).is_some() || !outbox::has_any_tag(stored);
+        led.is_some_and(|led| led.record == handle.record)
+            || self.outbox.is_of(handle.record, stored, now).unwrap_or_else(|| handle.stored && has_its_tag())
     }
 
     /// Returns a record that its correlator does not know: it has left it before the outbox, was never correlated, or is a
@@ -75,7 +76,7 @@ impl Shard {
         let seen = self.outbox.glimpse(record)?;
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         let stored = seen.shown.is_some();
-        Some(Handle { source, key: None, record, object, name: name.into(), stored, is_counted_here: true })
+        Some(Handle { source, key: None, record, object, name: name.into(), stored })
     }
 
     pub(super) fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
@@ -86,14 +87,13 @@ impl Shard {
             && let Some(record) = self.outbox.digest(event, name)
         {
             let name = name.into();
-            return Some(Handle { source, key: None, record, object, name, stored: true, is_counted_here: true });
+            return Some(Handle { source, key: None, record, object, name, stored: true });
         }
         let (key, observation, seen) = self.resolve(event, name, lead, now, policy)?;
         let (record, key) = (observation.record, Some(key));
-        let is_counted_here = seen.is_some() || observation.tag > 0;
         let (name, stored) = seen
             .map_or((&observation.name, observation.stored), |seen| (&seen.event.metadata.name, seen.shown.is_some()));
-        Some(Handle { source, key, record, object, name: name.clone(), stored, is_counted_here })
+        Some(Handle { source, key, record, object, name: name.clone(), stored })
     }
 
     /// Returns the record that `name` refers to: the one of that name, otherwise the first that counts the event.
@@ -255,19 +255,15 @@ impl Held {
         self.lead == Lead::Name
     }
 
-    /// Whether this process has counted on the record.
-    pub fn is_counted_here(&self) -> bool {
-        self.handle.is_counted_here
-    }
-
     /// Whether the record has occurrences that wait, or a write in doubt.
     pub fn is_unsettled(&self) -> bool {
         self.shards.look(self.shard, |shard| shard.outbox.unsettled(self.handle.record).is_some())
     }
 
-    /// Whether both pause the same record.
-    pub fn is_same(&self, other: &Self) -> bool {
-        (self.shard, self.handle.record) == (other.shard, other.handle.record)
+    /// Whether `stored`, the upstream's event of the record's name, is of the record.
+    pub fn is_of(&self, stored: &Event) -> bool {
+        let (policy, now) = (self.shards.policy(), self.shards.clock().now());
+        self.shards.look(self.shard, |shard| shard.is_its(&self.handle, stored, now, &policy))
     }
 
     /// Waits until no request of the record is in flight, so that the client's request comes after it.

@@ -51,9 +51,12 @@ impl Shard {
         let handle = self.locate(event, name, lead, now, policy);
         let unknown = || {
             let mut named = self.outbox.named(&event.metadata.namespace, name);
-            // The upstream's event is not of a record that only asks for its name.
-            let record =
-                named.find(|record| lead != Lead::Name || self.outbox.is_of(*record, event, now) == Some(true))?;
+            let record = named.find(|record| match lead {
+                // The upstream's event is not of a record that only asks for its name.
+                Lead::Name => self.outbox.is_of(*record, event, now) == Some(true),
+                // A record that its correlator knows is another event's.
+                Lead::Alias | Lead::Unstored => !self.is_correlated(*record, now, policy),
+            })?;
             self.handle_of(record, event, name)
         };
         let handle = handle.or_else(|| if lead == Lead::Alias { None } else { unknown() })?;
@@ -68,6 +71,13 @@ impl Shard {
         let has_its_tag = || self.outbox.tag_count(handle.record, stored).is_some() || !outbox::has_any_tag(stored);
         led.is_some_and(|led| led.record == handle.record)
             || self.outbox.is_of(handle.record, stored, now).unwrap_or_else(|| handle.stored && has_its_tag())
+    }
+
+    /// Whether the correlator of a record knows it.
+    fn is_correlated(&self, record: RecordId, now: Now, policy: &Policy) -> bool {
+        let Some(Glimpse { event, .. }) = self.outbox.glimpse(record) else { return false };
+        let known = self.locate(event, &event.metadata.name, Lead::Name, now, policy);
+        known.is_some_and(|known| known.record == record)
     }
 
     /// Returns a record that its correlator does not know: it has left it before the outbox, was never correlated, or is a

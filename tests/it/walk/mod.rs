@@ -404,3 +404,18 @@ fn a_record_of_a_delete_without_an_answer_can_be_deleted_by_its_name() {
     ];
     walk(2, steps);
 }
+
+/// Fault: the repeat of a DELETE without an answer has deleted an older event of the name, which waits for a token.
+#[test]
+fn the_repeat_of_a_delete_deletes_no_other_event_of_the_name() {
+    let generated = |kind| Step::PostGenerated { kind, group: Group::Core, total: 1 };
+    let steps = vec![
+        generated(4),
+        post(0, 3),
+        Step::Delete { name: 0, answer: Answer::Given },
+        generated(3),
+        post(4, 4),
+        Step::Delete { name: 4, answer: Answer::Lost },
+    ];
+    walk(2, steps);
+}

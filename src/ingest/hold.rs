@@ -31,8 +31,8 @@ impl Face {
         if !held.is_stored() || held.is_unsettled() {
             return Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"));
         }
-        // It was deleted upstream and owes nothing, so it is not created again: the name is the other record's.
-        let other = self.hold_stored(namespace, &held.name()).await.or_else(none_if_missing)?;
+        // It was deleted upstream and owes nothing, so it is not created again. The client's name may be another event's.
+        let other = self.hold_stored(namespace, name).await.or_else(none_if_missing)?;
         if let Some(other) = &other {
             other.quiet(QUIET).await;
         }

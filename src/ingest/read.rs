@@ -33,7 +33,7 @@ impl Face {
     /// have the newest state of the record, the state in the outbox is shown.
     pub(super) async fn event_of(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
         let told = self.0.aliases.get(namespace, name);
-        let find = |lead| told.as_ref().and_then(|told| self.0.shards.find_named(told, lead));
+        let find = |lead| told.as_ref().and_then(|told| Some((told, self.0.shards.find_named(told, lead)?)));
         let found = find(Lead::Alias);
         let may_be_combined = found.is_none();
         let mut event = self.event_of_record((namespace, name), version, found).await;
@@ -54,29 +54,32 @@ impl Face {
         })
     }
 
-    /// Returns the event of a record, or without one the upstream's event of that name.
+    /// Returns the event of a record to which the client's event has led, or without one the upstream's event of that
+    /// name.
     async fn event_of_record(
         &self,
         (namespace, name): (&str, &str),
         version: u64,
-        found: Option<Found>,
+        found: Option<(&Event, Found)>,
     ) -> Result<Event, Status> {
+        let upstream = &self.0.upstream;
+        let Some((told, found)) = found else { return upstream.get_not_older(namespace, name, version).await };
         // Another record may have the name of one that is not stored.
-        if let Some(owed) = found.as_ref().filter(|found| !found.stored).and_then(|found| found.unsettled.clone()) {
-            return Ok(owed);
+        if let Some(owed) = found.unsettled.as_ref().filter(|_| !found.stored) {
+            return Ok(owed.clone());
         }
-        let stored_name = found.as_ref().map_or_else(|| name.into(), |found| found.name.clone());
-        let answer = self.0.upstream.get_not_older(namespace, &stored_name, version).await;
-        let owed = found.and_then(|found| Some((found.record, found.unsettled?)));
-        let Some((record, owed)) = owed else { return answer };
-        match answer {
+        let answer = upstream.get_not_older(namespace, &found.name, version).await;
+        let is_its = answer.as_ref().is_ok_and(|stored| self.0.shards.is_of(told, &found, stored));
+        match (found.unsettled, answer) {
             // The stored event, updated with the pending write.
-            Ok(mut stored) if self.0.shards.is_of(record, &owed, &stored) => {
+            (Some(owed), Ok(mut stored)) if is_its => {
                 conversion::advance(&mut stored, &owed);
                 Ok(stored)
             }
             // It is gone, and another event may have its name.
-            Ok(_) | Err(_) => Ok(owed),
+            (Some(owed), Ok(_) | Err(_)) => Ok(owed),
+            (None, Ok(_)) if !is_its && found.name != name => upstream.get_not_older(namespace, name, version).await,
+            (None, answer) => answer,
         }
     }
 }

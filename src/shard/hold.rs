@@ -64,13 +64,15 @@ impl Shard {
         Some(handle)
     }
 
-    /// Whether `stored`, the upstream's event of the record's name, is of the record. Another writer may have changed it,
-    /// so that its content does not lead to the record, or have given the name of the deleted record to another event.
-    fn is_its(&self, handle: &Handle, stored: &Event, now: Now, policy: &Policy) -> bool {
-        let led = self.locate(stored, &handle.name, Lead::Name, now, policy);
-        let has_its_tag = || self.outbox.tag_count(handle.record, stored).is_some() || !outbox::has_any_tag(stored);
-        led.is_some_and(|led| led.record == handle.record)
-            || self.outbox.is_of(handle.record, stored, now).unwrap_or_else(|| handle.stored && has_its_tag())
+    /// Whether `found`, the upstream's event of a record's name, is of the record. Another writer may have changed it, so
+    /// that its content does not lead to the record, or have given the name of the deleted record to another event. `None`
+    /// if nothing shows it.
+    fn is_of(&self, record: RecordId, name: &str, found: &Event, now: Now, policy: &Policy) -> Option<bool> {
+        if self.locate(found, name, Lead::Name, now, policy).is_some_and(|led| led.record == record) {
+            return Some(true);
+        }
+        let by_tag = || outbox::has_any_tag(found).then(|| self.outbox.tag_count(record, found).is_some());
+        self.outbox.is_of(record, found, now).or_else(by_tag)
     }
 
     /// Whether the correlator of a record knows it.
@@ -242,10 +244,11 @@ impl Shards {
         self.look(self.shard_of(told), |shard| shard.find_named(told, lead, self.clock().now(), &policy))
     }
 
-    /// Whether the upstream's event of a record's name is of the record, which owed this write.
-    pub fn is_of(&self, record: RecordId, owed: &Event, stored: &Event) -> bool {
-        let is_of = self.look(self.shard_of(owed), |shard| shard.outbox.is_of(record, stored, self.clock().now()));
-        is_of.unwrap_or(true)
+    /// Whether `stored`, the upstream's event of the name of the record that `told` has led to, is of the record.
+    pub fn is_of(&self, told: &Event, found: &Found, stored: &Event) -> bool {
+        let (policy, now) = (self.policy(), self.clock().now());
+        let is_of = |shard: &Shard| shard.is_of(found.record, &found.name, stored, now, &policy);
+        self.look(self.shard_of(told), is_of).unwrap_or(found.stored)
     }
 }
 
@@ -272,8 +275,10 @@ impl Held {
 
     /// Whether `stored`, the upstream's event of the record's name, is of the record.
     pub fn is_of(&self, stored: &Event) -> bool {
-        let (policy, now) = (self.shards.policy(), self.shards.clock().now());
-        self.shards.look(self.shard, |shard| shard.is_its(&self.handle, stored, now, &policy))
+        let Self { shards, handle, .. } = self;
+        let (policy, now) = (shards.policy(), shards.clock().now());
+        let is_of = |shard: &Shard| shard.is_of(handle.record, &handle.name, stored, now, &policy);
+        shards.look(self.shard, is_of).unwrap_or(handle.stored)
     }
 
     /// Waits until no request of the record is in flight, so that the client's request comes after it.

@@ -39,7 +39,7 @@ async fn on_record(
 ) -> Result<Patched, Status> {
     let (upstream, shards) = (&face.0.upstream, &face.0.shards);
     let told = face.0.aliases.get(namespace, name);
-    let found = told.as_ref().and_then(|told| shards.find_named(told, Lead::Alias));
+    let found = told.as_ref().filter(|_| options.dry_run).and_then(|told| shards.find_named(told, Lead::Alias));
     let held = if options.dry_run { None } else { face.hold(options.writer.group, namespace, name).await? };
     // Not yet created upstream. A client can patch an event whose create was answered with 201.
     let unstored = |status: Status| {

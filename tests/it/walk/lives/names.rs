@@ -4,15 +4,20 @@
 use std::num::NonZeroUsize;
 
 use super::super::super::support::fake::Fault;
+use super::super::super::support::http::EVENTS;
 use super::super::model::Group;
 use super::super::process::{Setup, Writes};
+use super::super::world;
 use super::changes::{Answer, Form};
-use super::{Step, walk};
+use super::{JSON, Step, Walk, walk};
+
+fn setup() -> Setup {
+    let configuration = Setup::plain(1000);
+    Setup { replicas: 2, shards: NonZeroUsize::MIN, spool: true, writes: Writes::Exact, configuration }
+}
 
 fn walk_with_two_replicas(steps: Vec<Step>) {
-    let configuration = Setup::plain(1000);
-    let setup = Setup { replicas: 2, shards: NonZeroUsize::MIN, spool: true, writes: Writes::Exact, configuration };
-    walk(setup, 1, steps);
+    walk(setup(), 1, steps);
 }
 
 /// An occurrence waits for the record of the name.
@@ -51,4 +56,28 @@ fn a_label_ties_an_event_that_owes_nothing_to_no_other_event_that_has_its_name()
         Step::Label { replica: 0, name: 0, form: Form::Strategic },
         Step::PostGenerated { kind: 0, group: Group::Core, total: 1 },
     ]);
+}
+
+/// Fault: GET showed the event that had the name of the deleted record, under the name of a client whose event had
+/// counted on it, and a label went to that event.
+#[test]
+fn a_name_whose_record_is_deleted_does_not_lead_to_another_event_of_the_records_name() {
+    let steps = [
+        Step::Post { name: 0, kind: 0, group: Group::Core, more: 0 },
+        Step::Post { name: 2, kind: 0, group: Group::Core, more: 0 },
+        Step::Delete { replica: 1, name: 0, posts: 0, answer: Answer::Given },
+        Step::Batch { replica: 1, events: vec![(0, 2, 0)] },
+        Step::Pass { milliseconds: 70_000 },
+    ];
+    world::run(async {
+        let mut walk = Walk::begin(setup(), 1);
+        for step in steps {
+            walk.take(step).await;
+        }
+        let before = walk.world.fake.events();
+        walk.label(0, "c", Form::Strategic).await;
+        assert_eq!(walk.world.fake.events(), before);
+        let reply = walk.process(0).send("GET", &format!("{EVENTS}/c"), JSON, String::new()).await;
+        assert_eq!(reply.status, 404, "{}", reply.text);
+    });
 }

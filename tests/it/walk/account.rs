@@ -299,7 +299,8 @@ impl Account {
     }
 
     /// Adjusts the account to a record that was deleted by another writer, and whose name another event has taken.
-    fn settle(&mut self, kind: KindId, shown: i64, is_taken: impl Fn(&str) -> bool) {
+    fn settle(&mut self, kind: KindId, shown: i64, stored: &[Event]) {
+        let is_taken = |name: &str| stored.iter().any(|event| event.metadata.name == name && kind_of(event) != kind);
         let live = self.live(kind);
         let tally = &mut self.kinds[kind];
         if tally.own > 0 && tally.remembered.contains(&(shown - live)) {
@@ -318,13 +319,18 @@ impl Account {
         }
     }
 
+    /// Returns the occurrences that the upstream shows of a kind when nothing waits, if it shows `shown`.
+    pub(super) fn expected(&self, kind: KindId, shown: i64, stored: &[Event]) -> i64 {
+        let mut account = self.clone();
+        account.settle(kind, shown, stored);
+        account.live(kind)
+    }
+
     /// Compares with what the upstream stores when nothing waits.
     pub(super) fn check(&mut self, stored: &[Event]) {
         let shown = shown(stored);
         for (kind, shown) in shown.into_iter().enumerate() {
-            let is_taken =
-                |name: &str| stored.iter().any(|event| event.metadata.name == name && kind_of(event) != kind);
-            self.settle(kind, shown, is_taken);
+            self.settle(kind, shown, stored);
         }
         let live: Vec<i64> = (0..KINDS.len()).map(|kind| self.live(kind)).collect();
         assert_eq!(shown.to_vec(), live, "{:?}", super::names_and_counts(stored));

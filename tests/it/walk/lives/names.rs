@@ -1,5 +1,5 @@
-//! Walks of fixed steps: a replica deletes the event of a name, and gives the name to another event. The other replica has
-//! not read that yet.
+//! Walks of fixed steps: a record is deleted, and its name given to another event. The process that knows the record has not
+//! read that yet.
 
 use std::num::NonZeroUsize;
 
@@ -80,4 +80,14 @@ fn a_name_whose_record_is_deleted_does_not_lead_to_another_event_of_the_records_
         let reply = walk.process(0).send("GET", &format!("{EVENTS}/c"), JSON, String::new()).await;
         assert_eq!(reply.status, 404, "{}", reply.text);
     });
+}
+
+/// The record continues under another name, and shows what was not in the deleted event.
+#[test]
+fn a_record_whose_deletion_is_not_known_continues_without_what_the_deleted_event_has_shown() {
+    let setup = Setup { replicas: 1, spool: false, configuration: Setup::plain(2), ..setup() };
+    let post = |kind| Step::Post { name: 0, kind, group: Group::Core, more: 0 };
+    let pass = |milliseconds| Step::Pass { milliseconds };
+    let steps = vec![post(3), pass(20), Step::DeleteUpstream { kind: 3 }, post(0), post(3), pass(3000)];
+    walk(setup, 1, steps);
 }

@@ -206,7 +206,7 @@ impl Shadow {
         let shadow = run.shard.balance();
         let storms = run.shard.storm_states();
         let shadow_unseen = run.shard.unseen(is_seen, &storms, now.mono);
-        let kept = run.shard.kept();
+        let kept = run.shard.store();
         for ((_, reason), totals) in seen(by_name(kept.groups())) {
             let sides = reasons.entry(reason).or_default();
             sides.shadow = sides.shadow.plus(totals);

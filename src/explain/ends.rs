@@ -2,24 +2,24 @@
 
 use std::collections::HashSet;
 
-use super::{Fact, LostFolds, Spot, Store};
+use super::{Fact, FactRef, LostFolds, Store};
 use crate::correlator::{Key, RecordId};
 
 impl Store {
     /// Notes that the upstream no longer holds a record; the next occurrence begins another one.
-    pub fn ended(&mut self, object: Key, record: RecordId) -> Option<Spot> {
+    pub fn ended(&mut self, object: Key, record: RecordId) -> Option<FactRef> {
         self.end_run(record);
         let history = self.objects.peek_mut(&object)?;
-        let kept = history.kept_mut(record)?;
+        let kept = history.tracked_mut(record)?;
         kept.has_ended = true;
         let fact = kept.fact;
         let Fact { mark, group, .. } = history.facts[fact];
-        Some(Spot { object, fact, mark, group })
+        Some(FactRef { object, fact, mark, group })
     }
 
     /// Notes that the upstream no longer has a settled record; its next write creates it again.
     pub fn gone(&mut self, object: Key, record: RecordId) {
-        if let Some(kept) = self.objects.peek_mut(&object).and_then(|history| history.kept_mut(record)) {
+        if let Some(kept) = self.objects.peek_mut(&object).and_then(|history| history.tracked_mut(record)) {
             kept.is_gone = true;
         }
     }
@@ -33,7 +33,7 @@ impl Store {
     /// Notes lost occurrences of a digest. They may be of several objects; its writes are noted at this one.
     pub fn lose_folded(&mut self, object: Key, lost: LostFolds) {
         let LostFolds { into, number, settled, why } = lost;
-        let Some(history) = self.objects.peek_mut(&object).filter(|history| history.kept(into).is_some()) else {
+        let Some(history) = self.objects.peek_mut(&object).filter(|history| history.tracked(into).is_some()) else {
             return;
         };
         if history.lose_folded(into, settled, why) < number {

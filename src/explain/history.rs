@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use smol_str::SmolStr;
 
-use super::Spot;
+use super::FactRef;
 use super::fact::Fact;
-use super::marks::Marked;
+use super::hashes::HashedText;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 use crate::event::{Event, cut};
@@ -94,7 +94,7 @@ impl Messages {
     }
 
     /// Adds one that is not there. Beyond the limit the oldest is forgotten.
-    pub(super) fn push(&mut self, kind: Kind, most: usize, message: Marked<'_>) {
+    pub(super) fn push(&mut self, kind: Kind, most: usize, message: HashedText<'_>) {
         let most = if kind == Kind::Plain { 1 } else { most.max(1) };
         while self.0.len() >= most {
             self.0.pop_front();
@@ -116,7 +116,7 @@ impl Messages {
 
 /// A record that counts occurrences of the object.
 #[derive(Debug)]
-pub struct Kept {
+pub struct TrackedRecord {
     /// The record.
     pub record: RecordId,
     /// Its kind.
@@ -143,9 +143,9 @@ pub struct Kept {
     key: Option<u64>,
 }
 
-impl Kept {
+impl TrackedRecord {
     /// Whether the record has a message with this hash.
-    fn says(&self, mark: u64) -> bool {
+    fn has_message(&self, mark: u64) -> bool {
         self.newest == mark || self.messages.has(mark)
     }
 }
@@ -174,7 +174,7 @@ pub(super) struct Note<'t> {
     pub(super) number: u32,
     pub(super) record: Option<RecordId>,
     /// See [`Decision::text`].
-    pub(super) text: Marked<'t>,
+    pub(super) text: HashedText<'t>,
 }
 
 /// The history of one object.
@@ -190,7 +190,7 @@ pub struct History {
     // LIMIT: `FACTS`.
     pub facts: Vec<Fact>,
     // LIMIT: `RECORDS`.
-    pub records: VecDeque<Kept>,
+    pub records: VecDeque<TrackedRecord>,
     // LIMIT: `DECISIONS`.
     pub decisions: VecDeque<Decision>,
     /// Number of older decisions that were forgotten.
@@ -219,7 +219,7 @@ pub(super) fn short(text: &SmolStr) -> SmolStr {
 
 /// Returns the newest decisions, the newest first. Decisions of one budget alternate, so a run may have a few other
 /// decisions in between.
-fn lately(decisions: &mut VecDeque<Decision>) -> impl Iterator<Item = &mut Decision> {
+fn newest(decisions: &mut VecDeque<Decision>) -> impl Iterator<Item = &mut Decision> {
     decisions.iter_mut().rev().take(4)
 }
 
@@ -254,14 +254,14 @@ impl History {
         let texts: usize = own.chain(facts).chain(records).chain(decisions).map(heap).sum();
         let messages: usize = self.records.iter().map(|kept| kept.messages.bytes()).sum();
         let lists = self.facts.capacity() * size_of::<Fact>()
-            + self.records.capacity() * size_of::<Kept>()
+            + self.records.capacity() * size_of::<TrackedRecord>()
             + self.decisions.capacity() * size_of::<Decision>();
         size_of::<Self>() + 64 + texts + messages + losses + lists
     }
 
     /// Returns the record's message with this hash; empty if it is forgotten.
     pub(super) fn message(&self, record: RecordId, mark: u64) -> SmolStr {
-        let messages = self.kept(record).into_iter().flat_map(|kept| &kept.messages.0);
+        let messages = self.tracked(record).into_iter().flat_map(|kept| &kept.messages.0);
         messages.filter(|(known, _)| *known == mark).map(|(_, message)| message.clone()).next().unwrap_or_default()
     }
 
@@ -276,8 +276,8 @@ impl History {
     }
 
     /// Returns the fact at a place. `None` if the object was forgotten meanwhile and another fact has the number.
-    pub(super) fn fact_at(&mut self, spot: Spot) -> Option<&mut Fact> {
-        self.facts.get_mut(spot.fact).filter(|fact| fact.mark == spot.mark)
+    pub(super) fn fact_at(&mut self, fact_ref: FactRef) -> Option<&mut Fact> {
+        self.facts.get_mut(fact_ref.fact).filter(|fact| fact.mark == fact_ref.mark)
     }
 
     /// Returns the number of the fact with this hash.
@@ -303,18 +303,18 @@ impl History {
     }
 
     /// Returns the record with this number.
-    pub fn kept(&self, record: RecordId) -> Option<&Kept> {
+    pub fn tracked(&self, record: RecordId) -> Option<&TrackedRecord> {
         self.records.iter().rev().find(|kept| kept.record == record)
     }
 
-    pub(super) fn kept_mut(&mut self, record: RecordId) -> Option<&mut Kept> {
+    pub(super) fn tracked_mut(&mut self, record: RecordId) -> Option<&mut TrackedRecord> {
         self.records.iter_mut().rev().find(|kept| kept.record == record)
     }
 
     /// Notes a message of a record, which keeps at most `most`. Returns whether the record is known.
-    pub(super) fn hear(&mut self, record: RecordId, message: Marked<'_>, most: usize) -> bool {
-        let Some(kept) = self.kept_mut(record) else { return false };
-        if !kept.says(message.mark) {
+    pub(super) fn add_message(&mut self, record: RecordId, message: HashedText<'_>, most: usize) -> bool {
+        let Some(kept) = self.tracked_mut(record) else { return false };
+        if !kept.has_message(message.mark) {
             kept.messages.push(kept.kind, most, message);
             kept.newest = message.mark;
         }
@@ -323,13 +323,13 @@ impl History {
 
     /// Notes that a record counts a message. Returns whether the record is new although an equal record should have
     /// continued.
-    pub(super) fn keep(&mut self, begun: Begun, message: Marked<'_>, most: usize) -> bool {
+    pub(super) fn track(&mut self, begun: Begun, message: HashedText<'_>, most: usize) -> bool {
         let Begun { record, kind, key, fact, count } = begun;
-        if self.hear(record, message, most) {
+        if self.add_message(record, message, most) {
             return false;
         }
         let (key, mut is_begun_again) = (key.map(Key::half), false);
-        let is_equal = |kept: &&mut Kept| (kept.kind, kept.fact, kept.key) == (kind, fact, key);
+        let is_equal = |kept: &&mut TrackedRecord| (kept.kind, kept.fact, kept.key) == (kind, fact, key);
         for kept in self.records.iter_mut().filter(is_equal) {
             is_begun_again |= !kept.has_ended;
             kept.has_ended = true;
@@ -343,7 +343,7 @@ impl History {
         if !message.text.is_empty() {
             messages.push(kind, most, message);
         }
-        let kept = Kept {
+        let kept = TrackedRecord {
             record,
             kind,
             name: SmolStr::default(),
@@ -369,11 +369,11 @@ impl History {
     }
 
     /// Notes a loss of a record's occurrences, unless it has folded ones: those are lost at their facts.
-    pub(super) fn lose(&mut self, spot: Spot, record: Option<RecordId>, number: u64, why: &'static str) {
+    pub(super) fn lose(&mut self, fact_ref: FactRef, record: Option<RecordId>, number: u64, why: &'static str) {
         if record.is_some() && self.facts.iter().any(|fact| fact.into == record) {
             return;
         }
-        if let Some(fact) = self.fact_at(spot) {
+        if let Some(fact) = self.fact_at(fact_ref) {
             fact.lose(number, why);
         }
     }
@@ -385,7 +385,7 @@ impl History {
             self.records[at].has_ended = true;
         } else {
             self.records.remove(at);
-            for decision in lately(&mut self.decisions) {
+            for decision in newest(&mut self.decisions) {
                 decision.record = decision.record.filter(|of| *of != record);
             }
         }
@@ -394,7 +394,7 @@ impl History {
     /// Notes the record's name and count upstream, after a write of `number` occurrences. Returns how many dropped ones
     /// the count has beside them; it may also have those of other writers.
     pub(super) fn set_stored(&mut self, record: RecordId, name: &SmolStr, count: i64, number: u64) -> u64 {
-        let Some(kept) = self.kept_mut(record) else { return 0 };
+        let Some(kept) = self.tracked_mut(record) else { return 0 };
         kept.name = name.clone();
         (kept.stored, kept.is_gone) = (true, false);
         let others = u64::try_from(count - kept.count).unwrap_or(0).saturating_sub(number);
@@ -440,9 +440,9 @@ impl History {
         let like = |last: &&mut Decision| {
             (last.fact, last.verdict, last.record, last.why) == (run.fact, run.verdict, run.record, run.why)
         };
-        let Some(last) = lately(&mut self.decisions).find(like) else { return false };
+        let Some(last) = newest(&mut self.decisions).find(like) else { return false };
         last.count(run.number, now);
-        let Marked { text, mark } = run.text;
+        let HashedText { text, mark } = run.text;
         if last.mark != mark && !text.is_empty() {
             (last.text, last.mark) = (short(text), mark);
         }
@@ -451,7 +451,7 @@ impl History {
 
     /// Notes a decision, or counts it with an equal one. Calls `next_token` only if it differs from the previous one.
     pub(super) fn note(&mut self, note: &Note<'_>, now: Now, next_token: impl FnOnce() -> Option<Mono>) {
-        let Note { fact, verdict, why, number, record, text: Marked { text, mark } } = *note;
+        let Note { fact, verdict, why, number, record, text: HashedText { text, mark } } = *note;
         let is_equal = |last: &Decision| (last.mark, last.fact, last.verdict, last.why) == (mark, fact, verdict, why);
         // The failed tries of all records of a fact are one series. A failure after a write begins another one.
         let (mut written, is_failure) = (None, verdict == Verdict::Failed);
@@ -467,7 +467,7 @@ impl History {
             let is_of_record = last.record == record || last.record.is_none() || fact + 1 == FACTS || is_failure;
             written < Some(last.last) && is_of_record && is_equal(last)
         };
-        if let Some(last) = lately(&mut self.decisions).find(like) {
+        if let Some(last) = newest(&mut self.decisions).find(like) {
             last.record = record;
             last.count(number, now);
             if last.next_token.is_some_and(|next| next <= now.mono) {

@@ -9,7 +9,7 @@ mod document;
 mod ends;
 mod fact;
 mod history;
-mod marks;
+mod hashes;
 mod notes;
 mod numbers;
 mod recent;
@@ -23,11 +23,11 @@ mod view;
 pub use answer::{Known, Query, Upstream, clean, is_safe, stamp};
 pub use document::{Answer, Budget, Decided, Explanation, Object, Part, Record, Stored};
 pub use fact::{Fact, Rates, StormState, StormStates};
+use hashes::HashedText;
+pub use hashes::Hashes;
 use history::{Begun, Note};
-pub use history::{Decision, History, Kept, Messages, Verdict};
-use marks::Marked;
-pub use marks::Marks;
-pub use notes::{Arrival, LostFolds, Received, Remark, Ruling, Spot, Written};
+pub use history::{Decision, History, Messages, TrackedRecord, Verdict};
+pub use notes::{Arrival, FactRef, LostFolds, Received, Remark, Ruling, Written};
 use recent::Minutes;
 pub use recent::{Group, MINUTES, Order, Recent, Totals, Window};
 use runs::{Origin, Run, Runs};
@@ -148,7 +148,7 @@ impl Store {
     /// Applies reloaded settings. Rule hits count from zero, because the rules may differ. `rejected` occurrences were
     /// refused so far.
     pub fn set_settings(&mut self, settings: Settings, rejected: u64, now: Now) {
-        self.tell();
+        self.flush_runs();
         if settings.enabled && !self.settings.enabled {
             // Nothing is known of the time before.
             (self.forgotten_until, self.rejected) = (Some(now.wall), rejected);
@@ -183,10 +183,10 @@ impl Store {
     }
 
     /// Counts arriving occurrences of an event, and returns the place of their fact. `None` if the store is off.
-    pub fn receive(&mut self, event: &Event, number: u32, now: Now) -> Option<Spot> {
-        let spot = self.spot(event, now)?;
-        self.receive_at(spot, number, now);
-        Some(spot)
+    pub fn receive(&mut self, event: &Event, number: u32, now: Now) -> Option<FactRef> {
+        let fact_ref = self.fact_ref(event, now)?;
+        self.receive_at(fact_ref, number, now);
+        Some(fact_ref)
     }
 
     /// Counts as [`receive`](Self::receive) does, for occurrences that count on a record. Call [`decide`](Self::decide)
@@ -199,36 +199,36 @@ impl Store {
         if let Some(verdict) = self.change_runs(|runs| runs.receive(&arrival, secret, &settings, now)) {
             return Some(Received::InRun(verdict));
         }
-        let marks = Marks::with(secret, arrival.event, &arrival.message);
-        let spot = self.place(marks, arrival.event, now)?;
-        self.receive_at(spot, arrival.number, now);
+        let hashes = Hashes::with(secret, arrival.event, &arrival.message);
+        let fact_ref = self.place(hashes, arrival.event, now)?;
+        self.receive_at(fact_ref, arrival.number, now);
         let repeat = arrival.repeat();
-        Some(Received::At { spot, marks, message: arrival.message, repeat })
+        Some(Received::At { fact_ref, hashes, message: arrival.message, repeat })
     }
 
     /// Finds or creates the place of an event's fact, and marks its object as the most recently updated. `None` if the
     /// store is off.
-    pub fn spot(&mut self, event: &Event, now: Now) -> Option<Spot> {
+    pub fn fact_ref(&mut self, event: &Event, now: Now) -> Option<FactRef> {
         if !self.is_on() {
             return None;
         }
-        let spot = self.place(Marks::new(self.secret, event), event, now)?;
-        self.count(spot.object);
-        Some(spot)
+        let fact_ref = self.place(Hashes::new(self.secret, event), event, now)?;
+        self.count(fact_ref.object);
+        Some(fact_ref)
     }
 
-    /// Does as [`spot`](Self::spot) in a store that is on. Call [`count`](Self::count) before the store is used again.
-    fn place(&mut self, marks: Marks, event: &Event, now: Now) -> Option<Spot> {
+    /// Does as [`fact_ref`](Self::fact_ref) in a store that is on. Call [`count`](Self::count) before the store is used again.
+    fn place(&mut self, hashes: Hashes, event: &Event, now: Now) -> Option<FactRef> {
         self.began.get_or_insert(now.wall);
-        let object = marks.object;
+        let object = hashes.object;
         let history = self.objects.get_or_insert_mut(object, || History::new(event));
-        let known = history.find(marks.fact).map(|place| (place, history.facts[place].group));
+        let known = history.find(hashes.fact).map(|place| (place, history.facts[place].group));
         let group = known.map_or_else(|| self.group(event), |(_, group)| group);
         let history = self.objects.peek_mut(&object)?;
-        history.set_uid(event, marks.uid);
-        let place = known.map_or_else(|| history.add_fact(event, marks.fact, group, now), |(place, _)| place);
+        history.set_uid(event, hashes.uid);
+        let place = known.map_or_else(|| history.add_fact(event, hashes.fact, group, now), |(place, _)| place);
         let mark = history.facts[place].mark;
-        Some(Spot { object, fact: place, mark, group })
+        Some(FactRef { object, fact: place, mark, group })
     }
 
     fn group(&mut self, event: &Event) -> usize {
@@ -260,27 +260,27 @@ impl Store {
         next_token: impl FnOnce() -> Option<Mono>,
     ) {
         let Ruling { verdict, number, record, kind, .. } = ruling;
-        let (spot, marks, message, repeat) = match received {
-            Received::At { spot, marks, message, repeat } => {
+        let (fact_ref, hashes, message, repeat) = match received {
+            Received::At { fact_ref, hashes, message, repeat } => {
                 self.end_run(record);
-                (spot, marks, message, repeat)
+                (fact_ref, hashes, message, repeat)
             }
             Received::InRun(same) if same == verdict => return,
             Received::InRun(_) => {
                 self.runs.take_back(record, number);
                 let Some(run) = self.end_run(record) else { return };
-                let spot = run.of.spot;
-                self.receive_at(spot, number, now);
-                let history = self.objects.peek(&spot.object);
+                let fact_ref = run.of.fact_ref;
+                self.receive_at(fact_ref, number, now);
+                let history = self.objects.peek(&fact_ref.object);
                 let message = history.map(|history| history.message(record, run.message)).unwrap_or_default();
-                (spot, Marks { message: run.message, ..run.of.marks }, message, run.repeat)
+                (fact_ref, Hashes { message: run.message, ..run.of.hashes }, message, run.repeat)
             }
         };
-        let message = Marked { text: &message, mark: marks.message };
+        let message = HashedText { text: &message, mark: hashes.message };
         self.hit(ruling.rule, number);
         let messages = self.settings.messages;
-        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let Some(fact) = history.fact_at(spot) else { return };
+        let Some(history) = self.objects.peek_mut(&fact_ref.object) else { return };
+        let Some(fact) = history.fact_at(fact_ref) else { return };
         fact.budget = ruling.keys.map(|(_, budget)| (ruling.source, budget, ruling.paid.is_some()));
         if !ruling.caller.is_empty() && fact.caller != ruling.caller {
             fact.caller = ruling.caller.into();
@@ -289,26 +289,26 @@ impl Store {
         match verdict {
             Verdict::Dropped => {
                 fact.dropped += u64::from(number);
-                self.groups[spot.group].totals.dropped += u64::from(number);
+                self.groups[fact_ref.group].totals.dropped += u64::from(number);
             }
             _ => fact.spent += u64::from(ruling.paid == Some(true)),
         }
         let key = ruling.keys.map(|(key, _)| key);
-        let begun = Begun { record, kind, key, fact: spot.fact, count: ruling.before };
-        let is_begun_again = history.keep(begun, message, messages);
-        if let (Verdict::Dropped, Some(kept)) = (verdict, history.kept_mut(record)) {
+        let begun = Begun { record, kind, key, fact: fact_ref.fact, count: ruling.before };
+        let is_begun_again = history.track(begun, message, messages);
+        if let (Verdict::Dropped, Some(kept)) = (verdict, history.tracked_mut(record)) {
             kept.dropped = kept.dropped.saturating_add(number);
         }
         let why = if is_begun_again && verdict != Verdict::Dropped { "evicted" } else { "" };
-        let note = Note { fact: spot.fact, verdict, why, number, record: Some(record), text: message };
+        let note = Note { fact: fact_ref.fact, verdict, why, number, record: Some(record), text: message };
         history.note(&note, now, next_token);
-        self.count(spot.object);
+        self.count(fact_ref.object);
         // Under `suppression: drop` the verdict may differ for each occurrence, and its token is counted. Without
         // correlation no record has a second occurrence, and many records never have one.
         if ruling.paid.is_none() && ruling.keys.is_some() && why.is_empty() && ruling.before > 0 {
-            let of = Origin { kind, spot, marks, rule: ruling.rule, messages: Messages::default(), caller };
+            let of = Origin { kind, fact_ref, hashes, rule: ruling.rule, messages: Messages::default(), caller };
             if self.runs.are_full(of.bytes(), &self.settings) {
-                self.tell();
+                self.flush_runs();
             }
             self.change_runs(|runs| runs.begin(record, repeat, verdict, of, now));
         }
@@ -323,48 +323,48 @@ impl Store {
     }
 
     /// Adds all runs to the store. Call this before any read.
-    pub fn tell(&mut self) {
+    pub fn flush_runs(&mut self) {
         for (record, run) in self.change_runs(Runs::end_all) {
-            self.tell_run(record, &run);
+            self.add_run(record, &run);
         }
     }
 
     /// Ends the run of a record, so that its numbers are noted before the next decision.
     fn end_run(&mut self, record: RecordId) -> Option<Run> {
         let run = self.change_runs(|runs| runs.end(record))?;
-        self.tell_run(record, &run);
+        self.add_run(record, &run);
         Some(run)
     }
 
-    fn tell_run(&mut self, record: RecordId, run: &Run) {
-        let Origin { spot, rule, ref messages, .. } = *run.of;
+    fn add_run(&mut self, record: RecordId, run: &Run) {
+        let Origin { fact_ref, rule, ref messages, .. } = *run.of;
         if run.number == 0 && messages.is_empty() {
             return;
         }
         self.hit(rule, run.number);
-        self.receive_at(spot, run.number, run.last);
-        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        if history.fact_at(spot).is_none() {
+        self.receive_at(fact_ref, run.number, run.last);
+        let Some(history) = self.objects.peek_mut(&fact_ref.object) else { return };
+        if history.fact_at(fact_ref).is_none() {
             return;
         }
         for (mark, text) in messages.iter() {
-            history.hear(record, Marked { text, mark: *mark }, self.settings.messages);
+            history.add_message(record, HashedText { text, mark: *mark }, self.settings.messages);
         }
         let text = &history.message(record, run.message);
-        let text = Marked { text, mark: run.message };
+        let text = HashedText { text, mark: run.message };
         let (verdict, number) = (run.verdict, run.number);
-        let note = Note { fact: spot.fact, verdict, why: "", number, record: Some(record), text };
+        let note = Note { fact: fact_ref.fact, verdict, why: "", number, record: Some(record), text };
         if number > 0 && !history.extend(&note, run.last) {
             history.note(&note, run.last, || None);
         }
-        self.count(spot.object);
+        self.count(fact_ref.object);
     }
 
     /// Counts occurrences of a fact at a known place.
-    fn receive_at(&mut self, spot: Spot, number: u32, now: Now) {
+    fn receive_at(&mut self, fact_ref: FactRef, number: u32, now: Now) {
         self.flow[0].add(now.mono, number);
-        self.groups[spot.group].receive(now.mono, number);
-        if let Some(fact) = self.objects.peek_mut(&spot.object).and_then(|history| history.fact_at(spot)) {
+        self.groups[fact_ref.group].receive(now.mono, number);
+        if let Some(fact) = self.objects.peek_mut(&fact_ref.object).and_then(|history| history.fact_at(fact_ref)) {
             fact.receive(number, now);
         }
     }
@@ -379,15 +379,15 @@ impl Store {
     }
 
     /// Notes an answer of the upstream, a refusal or a deletion that concerns a fact.
-    pub fn remark(&mut self, spot: Spot, remark: Remark<'_>, now: Now) {
+    pub fn remark(&mut self, fact_ref: FactRef, remark: Remark<'_>, now: Now) {
         let Remark { verdict, why, number, record, text } = remark;
         if let Some(record) = record {
             self.end_run(record);
         }
-        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        let Some(fact) = history.fact_at(spot) else { return };
+        let Some(history) = self.objects.peek_mut(&fact_ref.object) else { return };
+        let Some(fact) = history.fact_at(fact_ref) else { return };
         // Several groups share the last fact.
-        let totals = &mut self.groups[spot.group].totals;
+        let totals = &mut self.groups[fact_ref.group].totals;
         match verdict {
             Verdict::Rejected if number == 0 => fact.refused_changes += 1,
             Verdict::Rejected => {
@@ -397,38 +397,38 @@ impl Store {
             }
             Verdict::Lost => {
                 totals.lost += number;
-                history.lose(spot, record, number, why);
+                history.lose(fact_ref, record, number, why);
             }
             _ => {}
         }
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let text = &SmolStr::new(cut(text, 512));
-        let text = Marked::new(self.secret, text);
-        history.note(&Note { fact: spot.fact, verdict, why, number, record, text }, now, || None);
-        self.count(spot.object);
+        let text = HashedText::new(self.secret, text);
+        history.note(&Note { fact: fact_ref.fact, verdict, why, number, record, text }, now, || None);
+        self.count(fact_ref.object);
     }
 
     /// Notes that the upstream has stored a record.
-    pub fn written(&mut self, spot: Spot, written: Written<'_>, now: Now) {
+    pub fn written(&mut self, fact_ref: FactRef, written: Written<'_>, now: Now) {
         let Written { record, kind, name, count: sent, number, .. } = written;
         self.end_run(record);
-        let message = Marked::new(self.secret, written.message);
-        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        if history.fact_at(spot).is_none() {
+        let message = HashedText::new(self.secret, written.message);
+        let Some(history) = self.objects.peek_mut(&fact_ref.object) else { return };
+        if history.fact_at(fact_ref).is_none() {
             return;
         }
-        if history.kept(record).is_none() {
+        if history.tracked(record).is_none() {
             // A record of an earlier process, or a digest.
             let count = sent.saturating_sub(i64::try_from(number).unwrap_or(i64::MAX));
             let count = i32::try_from(count).unwrap_or(i32::MAX);
-            history.keep(Begun { record, kind, key: None, fact: spot.fact, count }, message, 1);
+            history.track(Begun { record, kind, key: None, fact: fact_ref.fact, count }, message, 1);
         } else if kind == Kind::Storm {
-            history.hear(record, message, 1);
+            history.add_message(record, message, 1);
         }
         let shown = number + history.set_stored(record, name, sent, number);
         let folded = || history.facts.iter().find(|fact| fact.into == Some(record)).and_then(|fact| fact.budget);
         let budget = if kind == Kind::Digest { folded() } else { None };
-        let fact = &mut history.facts[spot.fact];
+        let fact = &mut history.facts[fact_ref.fact];
         // A digest is no decision, and takes its tokens from the budget of what has folded.
         fact.budget = fact.budget.or(budget);
         fact.shown += shown;
@@ -437,12 +437,12 @@ impl Store {
         if fact.budget.is_none_or(|(.., is_prepaid)| !is_prepaid) {
             fact.spent += 1;
         }
-        let group = &mut self.groups[spot.group];
+        let group = &mut self.groups[fact_ref.group];
         group.writes.add(now.mono, 1);
         group.totals.writes += 1;
         group.totals.shown += shown;
         self.flow[1].add(now.mono, 1);
-        self.count(spot.object);
+        self.count(fact_ref.object);
     }
 
     /// Notes that a record has folded into the record `into`, whose number in this store may be another one.
@@ -452,36 +452,36 @@ impl Store {
         }
         let Forgotten { record, ref event, kind, ref name, number, reach, .. } = *forgotten;
         self.end_run(record);
-        let marks = Marks::new(self.secret, event);
-        let message = Marked { text: &event.message, mark: marks.message };
-        let Some(spot) = self.place(marks, event, now) else { return };
-        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
+        let hashes = Hashes::new(self.secret, event);
+        let message = HashedText { text: &event.message, mark: hashes.message };
+        let Some(fact_ref) = self.place(hashes, event, now) else { return };
+        let Some(history) = self.objects.peek_mut(&fact_ref.object) else { return };
         history.end(record);
-        let Some(fact) = history.fact_at(spot) else { return };
+        let Some(fact) = history.fact_at(fact_ref) else { return };
         fact.fold(into, number, reach);
-        self.groups[spot.group].totals.folded += number;
-        let begun = Begun { record: into, kind, key: None, fact: spot.fact, count: 0 };
-        history.keep(begun, message, self.settings.messages);
+        self.groups[fact_ref.group].totals.folded += number;
+        let begun = Begun { record: into, kind, key: None, fact: fact_ref.fact, count: 0 };
+        history.track(begun, message, self.settings.messages);
         if !name.is_empty() {
             history.set_stored(into, name, 0, 0);
         }
         let folded = Remark { verdict: Verdict::Folded, why: "", number, record: Some(into), text: "" };
-        self.remark(spot, folded, now);
+        self.remark(fact_ref, folded, now);
     }
 
     /// Notes a record of an earlier process. Its occurrences are those that the upstream has not acknowledged.
     pub fn restore(&mut self, record: RecordId, entry: &Entry, now: Now) {
         let Entry { kind, ref event, .. } = *entry;
         let number = u32::try_from(entry.occurrences().total()).unwrap_or(u32::MAX);
-        let Some(spot) = self.receive(event, number, now) else { return };
-        let Some(history) = self.objects.peek_mut(&spot.object) else { return };
-        history.facts[spot.fact].budget = entry.budget.map(|budget| (entry.source, budget, false));
+        let Some(fact_ref) = self.receive(event, number, now) else { return };
+        let Some(history) = self.objects.peek_mut(&fact_ref.object) else { return };
+        history.facts[fact_ref.fact].budget = entry.budget.map(|budget| (entry.source, budget, false));
         let acknowledged = event.count.saturating_sub(i32::try_from(number).unwrap_or(i32::MAX)).max(0);
-        let begun = Begun { record, kind, key: Some(entry.key), fact: spot.fact, count: acknowledged };
-        history.keep(begun, Marked::new(self.secret, &event.message), 1);
+        let begun = Begun { record, kind, key: Some(entry.key), fact: fact_ref.fact, count: acknowledged };
+        history.track(begun, HashedText::new(self.secret, &event.message), 1);
         let text = event.message.as_str();
         let (verdict, number) = (Verdict::Counted, number.into());
-        self.remark(spot, Remark { verdict, why: "restored", number, record: Some(record), text }, now);
+        self.remark(fact_ref, Remark { verdict, why: "restored", number, record: Some(record), text }, now);
     }
 
     /// Counts occurrences for which a rule was chosen, or none.

@@ -4,14 +4,14 @@ use std::num::NonZeroU64;
 
 use smol_str::SmolStr;
 
-use super::{Marks, Verdict};
+use super::{Hashes, Verdict};
 use crate::correlator::{Key, RecordId};
 use crate::event::Event;
 use crate::outbox::Kind;
 
 /// The place of a fact: its object and its number within the object.
 #[derive(Debug, Clone, Copy)]
-pub struct Spot {
+pub struct FactRef {
     /// Its object.
     pub object: Key,
     pub(super) fact: usize,
@@ -51,9 +51,9 @@ pub enum Received {
     /// Occurrences that are counted at the place of their fact.
     At {
         /// The place.
-        spot: Spot,
+        fact_ref: FactRef,
         /// The event's hashes.
-        marks: Marks,
+        hashes: Hashes,
         /// See [`Arrival::message`].
         message: SmolStr,
         /// A part of [`Arrival::repeat`].

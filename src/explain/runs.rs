@@ -8,11 +8,11 @@ use std::num::NonZeroU64;
 
 use smol_str::SmolStr;
 
+use super::hashes::{HashedText, Hashes};
 use super::history::{Messages, heap};
-use super::marks::{Marked, Marks};
 use super::notes::Arrival;
 use super::recent::minute;
-use super::{Settings, Spot, Verdict};
+use super::{FactRef, Settings, Verdict};
 use crate::clock::{Mono, Now};
 use crate::correlator::KeySecret;
 use crate::limits::Share;
@@ -49,8 +49,8 @@ pub(super) struct Run {
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) kind: Kind,
-    pub(super) spot: Spot,
-    pub(super) marks: Marks,
+    pub(super) fact_ref: FactRef,
+    pub(super) hashes: Hashes,
     /// The number of the rule that the event matches.
     pub(super) rule: Option<usize>,
     /// The messages that the store may not have.
@@ -116,22 +116,22 @@ impl Runs {
         }
         let repeat = arrival.repeat();
         if repeat.is_none() || repeat != run.repeat {
-            let marks = Marks::with(secret, event, message);
-            if !run.of.marks.are_of_one_fact(marks) {
+            let hashes = Hashes::with(secret, event, message);
+            if !run.of.hashes.are_of_one_fact(hashes) {
                 return None;
             }
-            if marks.message != run.message && !run.of.messages.has(marks.message) {
+            if hashes.message != run.message && !run.of.messages.has(hashes.message) {
                 if self.bytes.is_over(settings.quarter().saturating_sub(run.of.messages.growth())) {
                     return None;
                 }
                 let before = run.of.bytes();
-                let message = Marked { text: message, mark: marks.message };
+                let message = HashedText { text: message, mark: hashes.message };
                 run.of.messages.push(run.of.kind, settings.messages, message);
                 let after = run.of.bytes();
                 self.origins = self.origins - before + after;
                 self.bytes.replace(before, after);
             }
-            run.message = marks.message;
+            run.message = hashes.message;
             run.repeat = repeat;
         }
         run.number = run.number.saturating_add(number);
@@ -155,7 +155,7 @@ impl Runs {
         of: Origin,
         now: Now,
     ) {
-        let (message, began) = (of.marks.message, now.mono);
+        let (message, began) = (of.hashes.message, now.mono);
         self.origins += of.bytes();
         let run = Run { verdict, number: 0, repeat, message, began, last: now, of: Box::new(of) };
         self.runs.insert(record, run);

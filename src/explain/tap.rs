@@ -72,7 +72,7 @@ impl Tap {
     }
 
     /// Sends what became of occurrences, if the tap has a reader. `caller` has just reported them, or is empty.
-    pub fn tell(
+    pub fn send(
         &self,
         event: &Event,
         verdict: &'static str,

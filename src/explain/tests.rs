@@ -42,21 +42,21 @@ fn accept_as(verdict: Verdict, store: &mut Store, event: &Event, record: u64, at
 /// Notes what became of `number` occurrences of a record, or of none.
 fn remark(
     store: &mut Store,
-    spot: Spot,
+    fact_ref: FactRef,
     (verdict, why): (Verdict, &'static str),
     number: u64,
     record: Option<u64>,
     now: Now,
 ) {
     let record = record.map(RecordId);
-    store.remark(spot, Remark { verdict, why, number, record, text: "" }, now);
+    store.remark(fact_ref, Remark { verdict, why, number, record, text: "" }, now);
 }
 
 /// Notes that the upstream has stored a record with this count, and one more occurrence than before.
 fn written(store: &mut Store, event: &Event, record: u64, kind: Kind, count: i64, now: Now) {
-    let (record, spot) = (RecordId(record), store.spot(event, now).unwrap());
+    let (record, fact_ref) = (RecordId(record), store.fact_ref(event, now).unwrap());
     let written = Written { record, kind, name: &"n".into(), message: &event.message, count, number: 1 };
-    store.written(spot, written, now);
+    store.written(fact_ref, written, now);
 }
 
 /// Notes that one occurrence of a record has folded into a digest, which has this reach with it.
@@ -123,7 +123,7 @@ fn equal_decisions_within_seconds_are_one_entry_and_distinct_messages_are_kept()
                 number + seconds * 1_000_000_000 * number,
             );
         }
-        store.tell();
+        store.flush_runs();
         let history = store.histories().next().unwrap();
         assert_eq!((history.decisions.len(), history.facts[0].received), (entries, 30));
         let newest = history.decisions.back().unwrap();
@@ -142,7 +142,7 @@ fn repeats_of_facts_beyond_the_limit_are_noted_too() {
     for number in (0..33).chain([32, 32]) {
         accept(&mut store, &event(0, &format!("R{number}"), "m"), number, 1);
     }
-    store.tell();
+    store.flush_runs();
     let history = store.histories().next().unwrap();
     assert_eq!((history.facts.len(), history.facts[31].received), (32, 4));
     assert_eq!(history.decisions.back().unwrap().occurrences, 4);
@@ -158,10 +158,10 @@ fn the_totals_of_a_reason_beyond_the_limit_are_its_own() {
     let further = event(0, "R39", "m");
     fold(&mut store, &further, 39, RecordId(1_000), Reach { counted: 1, settled: 0 }, now);
     for verdict in [Verdict::Lost, Verdict::Rejected] {
-        let spot = store.receive(&further, 1, now).unwrap();
-        remark(&mut store, spot, (verdict, "invalid"), 1, None, now);
+        let fact_ref = store.receive(&further, 1, now).unwrap();
+        remark(&mut store, fact_ref, (verdict, "invalid"), 1, None, now);
     }
-    store.tell();
+    store.flush_runs();
     for group in &store.groups()[1..] {
         let of = u64::from(group.reason == "R39");
         let Totals { received, folded, lost, rejected, .. } = group.totals;
@@ -185,15 +185,15 @@ fn repeats_are_told_whole_whenever_that_is() {
         for store in [&mut at_once, &mut later] {
             accept_as(verdict, store, &event, record, at);
             if record.is_multiple_of(7) && at % 5 == 0 {
-                let spot = store.spot(&event, Now::at(at)).unwrap();
-                remark(store, spot, (Verdict::Written, ""), 1, Some(record), Now::at(at));
+                let fact_ref = store.fact_ref(&event, Now::at(at)).unwrap();
+                remark(store, fact_ref, (Verdict::Written, ""), 1, Some(record), Now::at(at));
             }
         }
-        at_once.tell();
+        at_once.flush_runs();
     }
     let runs: Vec<_> = later.change_runs(Runs::end_all).collect();
     assert!(runs.iter().any(|(_, run)| run.number > 1), "nothing was counted in runs");
-    runs.iter().for_each(|(record, run)| later.tell_run(*record, run));
+    runs.iter().for_each(|(record, run)| later.add_run(*record, run));
     let [at_once, later] = [at_once, later].map(|store| {
         let fact = |fact: &Fact| (fact.reason.clone(), fact.received, fact.last_received);
         let history = |history: &History| {
@@ -218,7 +218,7 @@ fn a_reason_beyond_the_limit_is_among_the_others() {
         accept(&mut store, &event(0, &format!("R{number}"), "m"), number, 1);
     }
     accept(&mut store, &event(1, "R0", "m"), 50, 1);
-    store.tell();
+    store.flush_runs();
     let [full, other] = [31, 0].map(|after| {
         let mut histories = store.histories();
         histories.find(|history| history.facts.len() > after && (after > 0 || history.facts.len() == 1)).unwrap()
@@ -244,8 +244,8 @@ fn a_failure_after_a_write_begins_another_series() {
     let event = event(0, "R", "m");
     accept(&mut store, &event, 7, 0);
     for (at, verdict) in [(1, Verdict::Failed), (2, Verdict::Failed), (3, Verdict::Written), (9, Verdict::Failed)] {
-        let spot = store.spot(&event, Now::at(at)).unwrap();
-        remark(&mut store, spot, (verdict, "transport"), 0, Some(7), Now::at(at));
+        let fact_ref = store.fact_ref(&event, Now::at(at)).unwrap();
+        remark(&mut store, fact_ref, (verdict, "transport"), 0, Some(7), Now::at(at));
     }
     let history = store.histories().next().unwrap();
     let failed = history.decisions.iter().filter(|decision| decision.verdict == Verdict::Failed);
@@ -261,9 +261,9 @@ fn failed_tries_of_several_records_are_one_series() {
         accept_as(Verdict::Created, &mut store, event, record, 0);
     }
     for round in 0..60 {
-        let spot = store.spot(&events[0], Now::at(round)).unwrap();
+        let fact_ref = store.fact_ref(&events[0], Now::at(round)).unwrap();
         let record = Some(round.cast_unsigned() % 6);
-        remark(&mut store, spot, (Verdict::Failed, "transport"), 0, record, Now::at(round + 1));
+        remark(&mut store, fact_ref, (Verdict::Failed, "transport"), 0, record, Now::at(round + 1));
     }
     let history = store.histories().next().unwrap();
     let decisions = history.decisions.iter().map(|decision| (decision.verdict, decision.time, decision.last));
@@ -320,7 +320,7 @@ async fn the_tap_selects_a_component_with_a_slash() {
     let mut reader = tap.read(Selector::default());
     let mut event = event(0, "R", "m");
     (event.source.component, event.source.host) = ("example.com/backup".into(), "node-1".into());
-    tap.tell(&event, "created", "", 1, "", || 0);
+    tap.send(&event, "created", "", 1, "", || 0);
     let line = reader.recv().await.unwrap();
     let wants = |source: &str| Selector::parse([("source".into(), source.into())].into_iter()).unwrap().wants(&line);
     assert!(["example.com/backup", "example.com/b*", "example.com/backup/node-1"].into_iter().all(wants));
@@ -341,7 +341,7 @@ async fn a_line_of_the_tap_has_short_texts() {
     (event.source.component, event.source.host) = (long.clone(), long.clone());
     let object = &mut event.involved_object;
     (object.kind, object.name, object.uid) = (long.clone(), long.clone(), long);
-    tap.tell(&event, "created", "", 1, "", || 0);
+    tap.send(&event, "created", "", 1, "", || 0);
     let line = serde_json::to_string(&*reader.recv().await.unwrap()).unwrap();
     assert!(line.len() < 11 << 10, "{}", line.len());
 }
@@ -437,9 +437,9 @@ fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
     fold(&mut store, &one, 1, Reach { counted: 1, settled: 0 });
     fold(&mut store, &other, 2, Reach { counted: 2, settled: 0 });
     let digest = event(0, "EventsFolded", "2 events");
-    let spot = store.spot(&digest, now).unwrap();
+    let fact_ref = store.fact_ref(&digest, now).unwrap();
     let (record, name, message) = (into, &"n".into(), &digest.message);
-    store.written(spot, Written { record, kind: Kind::Digest, name, message, count: 2, number: 2 }, now);
+    store.written(fact_ref, Written { record, kind: Kind::Digest, name, message, count: 2, number: 2 }, now);
     fold(&mut store, &one, 3, Reach { counted: 3, settled: 2 });
     let facts = |store: &Store| {
         let history = store.histories().next().unwrap();
@@ -447,8 +447,8 @@ fn occurrences_are_lost_with_their_digest_unless_it_has_shown_them() {
         history.facts.iter().map(numbers).collect::<Vec<_>>()
     };
     assert_eq!(facts(&store), [(2, 1, 0), (1, 0, 0), (0, 0, 0)]);
-    store.lose_folded(spot.object, LostFolds { into, number: 1, settled: 2, why: "deleted" });
-    remark(&mut store, spot, (Verdict::Lost, "deleted"), 1, Some(into.0), now);
+    store.lose_folded(fact_ref.object, LostFolds { into, number: 1, settled: 2, why: "deleted" });
+    remark(&mut store, fact_ref, (Verdict::Lost, "deleted"), 1, Some(into.0), now);
     assert_eq!(facts(&store), [(1, 0, 1), (1, 0, 0), (0, 0, 0)]);
 }
 
@@ -462,14 +462,14 @@ fn occurrences_of_other_objects_are_lost_with_their_digest() {
         accept(&mut store, &event, record, 1);
         fold(&mut store, &event, record, into, Reach { counted: record + 1, settled: 0 }, now);
     }
-    let spot = store.spot(&event(0, "EventsFolded", "3 events"), now).unwrap();
+    let fact_ref = store.fact_ref(&event(0, "EventsFolded", "3 events"), now).unwrap();
     // It has shown the first one.
-    store.lose_folded(spot.object, LostFolds { into, number: 2, settled: 1, why: "invalid" });
-    remark(&mut store, spot, (Verdict::Lost, "invalid"), 2, Some(into.0), now);
+    store.lose_folded(fact_ref.object, LostFolds { into, number: 2, settled: 1, why: "invalid" });
+    remark(&mut store, fact_ref, (Verdict::Lost, "invalid"), 2, Some(into.0), now);
     let mut lost: Vec<_> = store.histories().map(|history| (history.name.clone(), history.facts[0].lost())).collect();
     lost.sort();
     assert_eq!(lost, [("web-0".into(), 0), ("web-1".into(), 1), ("web-2".into(), 1)]);
-    store.tell();
+    store.flush_runs();
     let counted: usize = store.histories().map(History::bytes).sum();
     assert_eq!(counted + store.group_bytes.own() + store.runs.bytes(), store.bytes());
 }
@@ -491,9 +491,9 @@ fn losses_are_counted_by_reason() {
     let mut store = store(1_000_000);
     let event = event(0, "R", "m");
     accept(&mut store, &event, 1, 1);
-    let spot = store.spot(&event, Now::at(1)).unwrap();
+    let fact_ref = store.fact_ref(&event, Now::at(1)).unwrap();
     for (why, number) in [("forbidden", 5), ("deleted", 3), ("forbidden", 1)] {
-        remark(&mut store, spot, (Verdict::Lost, why), number, Some(1), Now::at(2));
+        remark(&mut store, fact_ref, (Verdict::Lost, why), number, Some(1), Now::at(2));
     }
     let history = store.histories().next().unwrap();
     assert_eq!(history.facts[0].lost, [("forbidden", 6), ("deleted", 3)]);
@@ -505,9 +505,9 @@ fn the_newest_loss_of_a_fact_stays_known() {
     let mut store = store(1_000_000);
     let lost = event(0, "Lost", "m");
     accept(&mut store, &lost, 1, 1);
-    let spot = store.spot(&lost, Now::at(1)).unwrap();
+    let fact_ref = store.fact_ref(&lost, Now::at(1)).unwrap();
     let (verdict, record) = (Verdict::Lost, Some(RecordId(1)));
-    store.remark(spot, Remark { verdict, why: "forbidden", number: 1, record, text: "the webhook" }, Now::at(2));
+    store.remark(fact_ref, Remark { verdict, why: "forbidden", number: 1, record, text: "the webhook" }, Now::at(2));
     for number in 0..100 {
         accept(&mut store, &event(0, "Other", &format!("m{number}")), 2 + number, 3);
     }

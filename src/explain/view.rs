@@ -1,8 +1,8 @@
-//! Reads of the store. Call [`Store::tell`] first.
+//! Reads of the store. Call [`Store::flush_runs`] first.
 
 use smol_str::SmolStr;
 
-use super::{Fact, Group, History, Kept, MINUTES, Store, StormState};
+use super::{Fact, Group, History, MINUTES, Store, StormState, TrackedRecord};
 use crate::clock::Mono;
 use crate::correlator::Key;
 use crate::outbox::RecordId;
@@ -48,7 +48,7 @@ impl Store {
             left = left.checked_sub(text.len() + 1)?;
             Some(text)
         };
-        let kept = self.objects.peek(&object)?.kept(record)?;
+        let kept = self.objects.peek(&object)?.tracked(record)?;
         let mut texts: Vec<String> = kept.messages.iter().rev().map_while(fits).collect();
         texts.reverse();
         (!texts.is_empty()).then(|| format!("[{}]", texts.join(",")).into())
@@ -60,8 +60,8 @@ impl Store {
     }
 
     /// Returns a record that the upstream has held, as the object knows it at which its writes are noted.
-    pub fn stored(&self, record: RecordId) -> Option<&Kept> {
-        self.histories().filter_map(|history| history.kept(record)).find(|kept| kept.stored)
+    pub fn stored(&self, record: RecordId) -> Option<&TrackedRecord> {
+        self.histories().filter_map(|history| history.tracked(record)).find(|kept| kept.stored)
     }
 
     /// Returns the groups of similar events; the first counts those beyond the limit.

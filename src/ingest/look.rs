@@ -476,7 +476,7 @@ mod tests {
         let event = Event { reason: "BackOff".into(), message: "m".into(), ..Event::default() };
         // More than are buffered.
         for _ in 0..256 + 7 {
-            tap.tell(&event, "created", "", 1, "", || 0);
+            tap.send(&event, "created", "", 1, "", || 0);
         }
         let mut next = async || String::from_utf8(reader.next().await.unwrap().to_vec()).unwrap();
         assert_eq!(next().await, "data: {\"skipped\":7,\"why\":\"slow\"}\n\n");
@@ -499,7 +499,7 @@ mod tests {
                 }
                 (event.metadata.namespace, event.source.component) = (name.into(), name.into());
                 (event.involved_object.kind, event.involved_object.name) = ("Pod".into(), name.into());
-                tap.tell(&event, "created", "", 1, "", || 0);
+                tap.send(&event, "created", "", 1, "", || 0);
             }
             let line: Value = serde_json::from_slice(&reader.next().await.unwrap()).unwrap();
             assert_eq!(line["namespace"], "quiet", "{query}");
@@ -513,7 +513,7 @@ mod tests {
         let mut reader = reader(&tap, "message=other", &places, &Clock::manual(0));
         let tell = async {
             loop {
-                tap.tell(&Event::default(), "created", "", 1, "", || 0);
+                tap.send(&Event::default(), "created", "", 1, "", || 0);
                 tokio::time::sleep(SECOND).await;
             }
         };
@@ -540,7 +540,7 @@ mod tests {
         let mut reader = Reader { rate, ..reader(&tap, "", &places, &clock) };
         let tell = |number: usize| {
             for _ in 0..number {
-                tap.tell(&Event::default(), "created", "", 1, "", || 0);
+                tap.send(&Event::default(), "created", "", 1, "", || 0);
             }
         };
         let mut next = async || {

@@ -188,7 +188,7 @@ impl Face {
 
     fn tell_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason, user: &str) {
         let wall = || self.0.shards.clock().now().wall;
-        self.0.shards.tap().tell(event, "rejected", reason.label(), occurrences.into(), user, wall);
+        self.0.shards.tap().send(event, "rejected", reason.label(), occurrences.into(), user, wall);
     }
 
     /// Counts and logs the outcome of occurrences.
@@ -196,7 +196,7 @@ impl Face {
         self.0.metrics.count_outcome(outcome, occurrences.into());
         self.0.event_log.write(event, occurrences, outcome, user, self.0.shards.clock());
         let wall = || self.0.shards.clock().now().wall;
-        self.0.shards.tap().tell(event, outcome.label(), "", occurrences.into(), user, wall);
+        self.0.shards.tap().send(event, outcome.label(), "", occurrences.into(), user, wall);
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Mirror, Shard, Shards};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId, Settled};
 use crate::event::Event;
-use crate::explain::{Group, LostFolds, MINUTES, Remark, Spot, Store, StormStates, Tap, Unseen, Verdict, Written};
+use crate::explain::{FactRef, Group, LostFolds, MINUTES, Remark, Store, StormStates, Tap, Unseen, Verdict, Written};
 use crate::ledger::RejectReason;
 use crate::outbox::{Answer, Forgotten, Kind, LostReason, MESSAGES, Request, Settlement, Write, has_any_tag};
 
@@ -17,7 +17,7 @@ pub(super) const ELSEWHERE: u64 = 1 << 62;
 /// A write in flight, as `explain` knows it.
 #[derive(Debug)]
 pub(super) struct Noticed {
-    spot: Spot,
+    fact_ref: FactRef,
     kind: Kind,
     name: SmolStr,
     message: SmolStr,
@@ -59,29 +59,29 @@ impl Shard {
     /// Notes the state of a write before its answer is applied. `None` is the answer to a client's change.
     pub(super) fn notice(&mut self, record: RecordId, answer: Option<&Answer>, now: Now) -> Option<Noticed> {
         let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
-        let spot = self.explain.spot(seen.event, now)?;
+        let fact_ref = self.explain.fact_ref(seen.event, now)?;
         let (why, text) = match answer {
             Some(Answer::Refused(refusal)) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
             Some(Answer::Retry(retry)) => (retry.fault.label(), SmolStr::default()),
             Some(Answer::Stored(_) | Answer::Missing | Answer::Exists) | None => ("", SmolStr::default()),
         };
         let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());
-        Some(Noticed { spot, kind: seen.kind, name, message, sent: seen.sent, settled: seen.settled, why, text })
+        Some(Noticed { fact_ref, kind: seen.kind, name, message, sent: seen.sent, settled: seen.settled, why, text })
     }
 
     /// Notes the effect of an answer.
     pub(super) fn note_answer(&mut self, record: RecordId, noticed: &Noticed, settlement: &Settlement, now: Now) {
-        let Noticed { spot, kind, name, message, sent, settled, why, text } = noticed;
+        let Noticed { fact_ref, kind, name, message, sent, settled, why, text } = noticed;
         let written = settlement.written.total();
         if written > 0 {
             // Not all of the sent ones may have arrived. A record that owes nothing more has left the outbox.
             let count = self.outbox.glimpse(record).and_then(|seen| seen.shown).unwrap_or(*sent);
             let (kind, number) = (*kind, written);
-            self.explain.written(*spot, Written { record, kind, name, message, count, number }, now);
+            self.explain.written(*fact_ref, Written { record, kind, name, message, count, number }, now);
         }
         if let Some((reason, lost)) = settlement.lost {
             let (number, settled, why) = (lost.total(), settled + written, reason.label());
-            self.note_lost_folded(spot.object, *kind, LostFolds { into: record, number, settled, why });
+            self.note_lost_folded(fact_ref.object, *kind, LostFolds { into: record, number, settled, why });
         }
         let became = match settlement.lost {
             Some((reason, lost)) => Some((Verdict::Lost, reason.label(), lost.total())),
@@ -91,10 +91,10 @@ impl Shard {
             None => None,
         };
         if let Some((verdict, why, number)) = became {
-            self.explain.remark(*spot, Remark { verdict, why, number, record: Some(record), text }, now);
+            self.explain.remark(*fact_ref, Remark { verdict, why, number, record: Some(record), text }, now);
         }
         if settlement.feedback.as_ref().is_some_and(|feedback| feedback.settled == Settled::Forgotten) {
-            self.explain.ended(spot.object, record);
+            self.explain.ended(fact_ref.object, record);
         }
     }
 
@@ -126,38 +126,38 @@ impl Shard {
     /// Notes that a client deleted a record with `lost` waiting occurrences.
     pub(super) fn note_deletion(&mut self, handle: &Handle, lost: u64, now: Now) {
         self.explain.gone(handle.object, handle.record);
-        if let Some(spot) = self.explain.ended(handle.object, handle.record) {
+        if let Some(fact_ref) = self.explain.ended(handle.object, handle.record) {
             let (verdict, why) = if lost > 0 { (Verdict::Lost, "deleted") } else { (Verdict::Deleted, "") };
             let (record, text) = (Some(handle.record), handle.name.as_str());
-            self.explain.remark(spot, Remark { verdict, why, number: lost, record, text }, now);
+            self.explain.remark(fact_ref, Remark { verdict, why, number: lost, record, text }, now);
         }
     }
 
     /// Notes refused occurrences of an event that could be decoded.
     pub fn note_rejection(&mut self, event: &Event, occurrences: u32, reason: RejectReason, text: &str, now: Now) {
-        if let Some(spot) = self.explain.receive(event, occurrences, now) {
+        if let Some(fact_ref) = self.explain.receive(event, occurrences, now) {
             let (verdict, why, number) = (Verdict::Rejected, reason.label(), occurrences.into());
-            self.explain.remark(spot, Remark { verdict, why, number, record: None, text }, now);
+            self.explain.remark(fact_ref, Remark { verdict, why, number, record: None, text }, now);
         }
     }
 
     /// Notes a refused change of an event, which is not an occurrence.
     pub fn note_refused_change(&mut self, event: &Event, text: &str, now: Now) {
-        if let Some(spot) = self.explain.spot(event, now) {
+        if let Some(fact_ref) = self.explain.fact_ref(event, now) {
             let remark = Remark { verdict: Verdict::Rejected, why: "change", number: 0, record: None, text };
-            self.explain.remark(spot, remark, now);
+            self.explain.remark(fact_ref, remark, now);
         }
     }
 
     /// Returns the facts of the last hour of which the upstream shows nothing, in namespaces that the caller may see.
     pub fn unseen(&mut self, is_seen: &dyn Fn(&str) -> bool, storms: &StormStates, now: Mono) -> Unseen {
-        self.explain.tell();
+        self.explain.flush_runs();
         self.explain.unseen(is_seen, &|fact| self.summary(fact.into?, storms), now)
     }
 
     /// Returns the store of this shard.
-    pub fn kept(&mut self) -> &Store {
-        self.explain.tell();
+    pub fn store(&mut self) -> &Store {
+        self.explain.flush_runs();
         &self.explain
     }
 }
@@ -185,7 +185,7 @@ impl Shards {
     /// Returns occurrences, writes, losses, and losses by a fault, per minute, the newest first.
     pub fn flow(&self) -> [[u64; MINUTES]; 4] {
         let (now, mut sum) = (self.clock().now().mono, [[0; MINUTES]; 4]);
-        for flow in self.each(|shard, _| shard.kept().flow(now)) {
+        for flow in self.each(|shard, _| shard.store().flow(now)) {
             for (sum, number) in sum.iter_mut().flatten().zip(flow.into_iter().flatten()) {
                 *sum += u64::from(number);
             }
@@ -195,13 +195,13 @@ impl Shards {
 
     /// Returns the groups of similar events of each shard. The first of each shard counts those beyond the limit.
     pub fn groups(&self) -> Vec<Vec<Group>> {
-        self.each(|shard, _| shard.kept().groups().to_vec())
+        self.each(|shard, _| shard.store().groups().to_vec())
     }
 
     /// Returns how often each rule was chosen since the last reload. The first counts occurrences that no rule matches.
     pub fn rule_hits(&self) -> Vec<u64> {
         let mut sum = Vec::new();
-        for hits in self.each(|shard, _| shard.kept().rule_hits().to_vec()) {
+        for hits in self.each(|shard, _| shard.store().rule_hits().to_vec()) {
             sum.resize(hits.len().max(sum.len()), 0);
             sum.iter_mut().zip(hits).for_each(|(sum, hits)| *sum += hits);
         }
@@ -257,7 +257,7 @@ mod tests {
             let known = later.explain(&query, now, &policy, &StormStates::default());
             let part = &known.objects[0].reasons[0];
             assert_eq!((part.received, part.shown, part.waiting.values().sum::<u64>()), (3, 0, 3));
-            assert_eq!(later.kept().groups()[1].totals.received, 3);
+            assert_eq!(later.store().groups()[1].totals.received, 3);
         }
     }
 

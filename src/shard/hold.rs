@@ -238,7 +238,7 @@ impl Shards {
     }
 
     /// Returns the record that a client's name refers to, for the event that the client was shown under it: as
-    /// [`hold`](Self::hold) finds it, if its correlator knows it.
+    /// [`pause`](Self::hold) finds it, if its correlator knows it.
     pub fn find_named(&self, told: &Event, lead: Lead) -> Option<Found> {
         let policy = self.policy();
         self.look(self.shard_of(told), |shard| shard.find_named(told, lead, self.clock().now(), &policy))

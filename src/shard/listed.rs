@@ -14,7 +14,7 @@ fn full_name(event: &Event) -> (&str, &str) {
 }
 
 impl Shard {
-    /// Pauses the record of each event, as [`hold`](Self::hold) does by the event's own name.
+    /// Pauses the record of each event, as [`pause`](Self::hold) does by the event's own name.
     fn hold_listed(&mut self, events: &[&Event], now: Now, policy: &Policy) -> Vec<Option<Handle>> {
         let known = |event: &&Event| self.locate(event, &event.metadata.name, Lead::Name, now, policy);
         let mut handles: Vec<Option<Handle>> = events.iter().map(known).collect();
@@ -34,7 +34,7 @@ impl Shard {
 }
 
 impl Shards {
-    /// Pauses the record of each event, as [`hold`](Self::hold) does by the event's own name.
+    /// Pauses the record of each event, as [`pause`](Self::hold) does by the event's own name.
     #[must_use]
     pub fn hold_listed(&self, events: &[Event]) -> Vec<Option<Held>> {
         let policy = self.policy();

@@ -298,7 +298,7 @@ impl Shards {
             let result = act(shard, now);
             let tell = |verdict, why, number| {
                 if number > 0 {
-                    tap.tell(&event, verdict, why, number, "", || now.wall);
+                    tap.send(&event, verdict, why, number, "", || now.wall);
                 }
             };
             tell("written", "", shard.ledger.total_written() - before.total_written());

@@ -12,8 +12,8 @@ use crate::clock::{Mono, Now};
 use crate::correlator::{Policy, Rate, RecordId, Suppression, field_value};
 use crate::event::Event;
 use crate::explain::{
-    Budget, Decided, Fact, History, Kept, Known, Object, Order, Part, Query, Record, StormState, StormStates, Window,
-    stamp,
+    Budget, Decided, Fact, History, Known, Object, Order, Part, Query, Record, StormState, StormStates, TrackedRecord,
+    Window, stamp,
 };
 use crate::outbox::{Glimpse, Kind, Why};
 
@@ -61,7 +61,7 @@ pub struct Noisiest {
 
 /// A query, and what the answer depends on beside the shard.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct QueryContext<'a> {
     query: &'a Query,
     policy: &'a Policy,
     storms: &'a StormStates,
@@ -71,11 +71,11 @@ struct Asked<'a> {
 impl Shard {
     /// Returns the shard's part of the answer about the objects that the query selects.
     pub fn explain(&mut self, query: &Query, now: Now, policy: &Policy, storms: &StormStates) -> Known {
-        self.explain.tell();
-        let asked = Asked { query, policy, storms, now };
+        self.explain.flush_runs();
+        let context = QueryContext { query, policy, storms, now };
         let mut matching = self.explain.histories().filter(|history| query.matches(history));
         let listed = matching.by_ref().take(OBJECTS);
-        let objects: Vec<Object> = listed.map(|history| self.describe(history, asked)).collect();
+        let objects: Vec<Object> = listed.map(|history| self.describe(history, context)).collect();
         let more_objects = matching.count();
         let mut nearest = Vec::new();
         if objects.is_empty() {
@@ -95,8 +95,8 @@ impl Shard {
         Known { is_off, span, received, unread, objects, more_objects, nearest }
     }
 
-    fn describe(&self, history: &History, asked: Asked<'_>) -> Object {
-        let Asked { query, policy, storms, now } = asked;
+    fn describe(&self, history: &History, context: QueryContext<'_>) -> Object {
+        let QueryContext { query, policy, storms, now } = context;
         let mut budgets: Vec<Budget> = Vec::new();
         let is_shown = Fact::is_reported;
         // Nothing was reported about the fact of a digest, which has spent tokens.
@@ -120,7 +120,7 @@ impl Shard {
             name: history.name.clone(),
             uid: history.uid.clone(),
             api_version: history.api_version.clone(),
-            reasons: facts.map(|(number, _)| self.part(history, number, asked)).collect(),
+            reasons: facts.map(|(number, _)| self.part(history, number, context)).collect(),
             budgets,
             records: self.records(history, query, storms),
             decisions: self.decisions(history, query, now),
@@ -147,7 +147,7 @@ impl Shard {
         // A record may have more: of a time in which `explain` was off, or of other objects.
         let mut rest = fact.received.saturating_sub(fact.folded + fact.lost() + fact.rejected);
         // A digest of an earlier process is a record of its own.
-        let is_own = |kept: &&Kept| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
+        let is_own = |kept: &&TrackedRecord| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
         for kept in history.records.iter().filter(is_own) {
             let Some(view) = self.outbox.glimpse(kept.record) else { continue };
             let own = view.waiting.min(rest);
@@ -176,8 +176,8 @@ impl Shard {
         Part { shown, in_summary, waiting, lost, ..Part::default() }
     }
 
-    fn part(&self, history: &History, number: usize, asked: Asked<'_>) -> Part {
-        let Asked { policy, storms, now, .. } = asked;
+    fn part(&self, history: &History, number: usize, context: QueryContext<'_>) -> Part {
+        let QueryContext { policy, storms, now, .. } = context;
         let fact = &history.facts[number];
         let records = history.records.iter().filter(|kept| kept.fact == number);
         let folds_at = records.filter_map(|kept| self.outbox.glimpse(kept.record)?.folds_at).min();
@@ -242,8 +242,8 @@ impl Shard {
     fn records(&self, history: &History, query: &Query, storms: &StormStates) -> Vec<Record> {
         let meant = || history.facts.iter().enumerate().filter(|(_, fact)| query.means(history, fact));
         let of_query =
-            |kept: &&Kept| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
-        let record = |kept: &Kept| {
+            |kept: &&TrackedRecord| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
+        let record = |kept: &TrackedRecord| {
             let view = self.outbox.glimpse(kept.record);
             let (known, summary) = (self.known(kept, storms), self.summary(kept.record, storms));
             let pending = view.map_or(0, |view| view.waiting);
@@ -274,14 +274,14 @@ impl Shard {
     }
 
     /// Returns what is known of a record. A digest may count occurrences of several objects; its writes are noted at one.
-    fn known<'a>(&'a self, kept: &'a Kept, storms: &StormStates) -> &'a Kept {
+    fn known<'a>(&'a self, kept: &'a TrackedRecord, storms: &StormStates) -> &'a TrackedRecord {
         let is_unwritten = || self.summary(kept.record, storms).is_some_and(|summary| summary.settled == 0);
         let is_elsewhere = kept.kind == Kind::Digest && !kept.stored && !is_unwritten();
         if is_elsewhere { self.explain.stored(kept.record).unwrap_or(kept) } else { kept }
     }
 
     fn name_of(&self, history: &History, record: RecordId) -> SmolStr {
-        let kept = history.kept(record);
+        let kept = history.tracked(record);
         kept.map(|kept| kept.name.clone())
             .filter(|name| !name.is_empty())
             .or_else(|| Some(self.outbox.glimpse(record)?.event.metadata.name.clone()))
@@ -316,7 +316,7 @@ impl Shard {
     /// Returns the selected facts with the largest numbers, each with its number.
     fn noisiest(&mut self, of: Noisiest, is_wanted: Wanted<'_>, storms: &StormStates, now: Now) -> Vec<(u64, Row)> {
         let Noisiest { most, window, order } = of;
-        self.explain.tell();
+        self.explain.flush_runs();
         let mut facts: Vec<(u64, &History, usize)> = Vec::new();
         for history in self.explain.histories() {
             let wanted = history.facts.iter().enumerate().filter(|(_, fact)| is_wanted(history, fact));

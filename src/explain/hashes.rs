@@ -14,7 +14,7 @@ use crate::event::Event;
 /// Hashes of an event's parts, seeded so that collisions cannot be computed in advance. A collision does no more harm
 /// than a wrong line in an explanation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marks {
+pub struct Hashes {
     /// The involved object.
     pub object: Key,
     /// Reason, type and source.
@@ -24,7 +24,7 @@ pub struct Marks {
     pub(super) message: u64,
 }
 
-impl Marks {
+impl Hashes {
     /// Whether all parts but the message are equal.
     pub(super) fn are_of_one_fact(self, other: Self) -> bool {
         (self.object, self.fact, self.uid) == (other.object, other.fact, other.uid)
@@ -55,12 +55,12 @@ impl Marks {
 
 /// A text and its hash.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Marked<'t> {
+pub(super) struct HashedText<'t> {
     pub(super) text: &'t SmolStr,
     pub(super) mark: u64,
 }
 
-impl<'t> Marked<'t> {
+impl<'t> HashedText<'t> {
     pub(super) fn new(secret: KeySecret, text: &'t SmolStr) -> Self {
         Self { text, mark: state(secret).hash_one(text.as_str()) }
     }

@@ -8,7 +8,7 @@ use eventweir::access::{self, Access};
 use eventweir::clock::Clock;
 use eventweir::correlator::{KeySecret, Policy};
 use eventweir::event_log::EventLog;
-use eventweir::ingest::{self, Aliases, Face, Shared};
+use eventweir::ingest::{self, Aliases, Ingest, Shared};
 use eventweir::server::Origins;
 use eventweir::shadow::Shadow;
 use eventweir::shard::{self, Shards};
@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use tower::ServiceExt;
 
 pub struct Fixture {
-    face: Face,
+    face: Ingest,
     pub shards: Shards,
 }
 
@@ -49,7 +49,7 @@ impl Fixture {
         let (tasks, stop) = Default::default();
         let shared = Shared { access, tasks, stop, listed, spool: None, shadow, upstream_up };
         let aliases = Aliases::new(NonZeroUsize::new(16).expect("not zero"), KeySecret(8, 10));
-        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
+        let face = Ingest::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
         Self { face, shards }
     }
 

@@ -26,7 +26,7 @@ pub use web::Web;
 
 use crate::deliver::Monitor;
 use crate::history;
-use crate::ingest::Face;
+use crate::ingest::Ingest;
 use crate::metrics::{self, Registrar};
 use crate::server::{Answer, Origins, layer};
 use crate::shard::{Settings, Shards};
@@ -59,7 +59,7 @@ struct Inner {
     /// The active configuration, as YAML.
     config: ArcSwap<String>,
     /// The part that answers the page's queries about events.
-    face: OnceLock<Face>,
+    ingest: OnceLock<Ingest>,
 }
 
 /// Protection of the port.
@@ -95,7 +95,7 @@ impl Admin {
             access,
             web: ArcSwap::default(),
             config: ArcSwap::default(),
-            face: OnceLock::new(),
+            ingest: OnceLock::new(),
         }))
     }
 
@@ -132,8 +132,8 @@ impl Admin {
     }
 
     /// Sets the part that answers the page's queries about events.
-    pub fn set_face(&self, face: Face) {
-        self.0.face.get_or_init(|| face);
+    pub fn set_face(&self, ingest: Ingest) {
+        self.0.ingest.get_or_init(|| ingest);
     }
 
     /// Whether every caller is authenticated, or on this machine. Only then the page shows events, and `/-/reload` is

@@ -17,7 +17,7 @@ use crate::server::{Address, Listener, Origins, bind_tcp, raise_descriptors};
 #[derive(Debug)]
 pub struct Listeners {
     /// Listener for components.
-    pub face: Listener,
+    pub ingest: Listener,
     /// Listener for metrics and health.
     pub admin: TcpListener,
 }
@@ -29,15 +29,15 @@ impl Listeners {
     /// When an address is in use or not one of this machine.
     pub async fn bind(config: &Config) -> Result<Self, Error> {
         raise_descriptors(config.ingest.max_connections.get());
-        let face = Listener::bind(&config.listen).await.map_err(failed(LISTEN, config.listen.clone()))?;
+        let ingest = Listener::bind(&config.listen).await.map_err(failed(LISTEN, config.listen.clone()))?;
         let admin = bind_tcp(config.admin_listen).await.map_err(failed(ADMIN_LISTEN, config.admin_listen.into()))?;
-        Ok(Self { face, admin })
+        Ok(Self { ingest, admin })
     }
 
     pub(super) fn addresses(&self, config: &Config) -> Result<(Address, SocketAddr), Error> {
-        let face = self.face.local().map_err(failed(LISTEN, config.listen.clone()))?;
+        let ingest = self.ingest.local().map_err(failed(LISTEN, config.listen.clone()))?;
         let admin = self.admin.local_addr().map_err(failed(ADMIN_LISTEN, config.admin_listen.into()))?;
-        Ok((face, admin))
+        Ok((ingest, admin))
     }
 }
 
@@ -73,7 +73,7 @@ pub fn doubts(config: &Config, now: Now) -> Vec<String> {
 /// TLS of the listeners, and the web configuration of the admin port.
 #[derive(Debug)]
 pub(super) struct Secured {
-    pub(super) face: Option<Tls>,
+    pub(super) ingest: Option<Tls>,
     pub(super) admin: Option<Tls>,
     web: Mutex<AdminWeb>,
     /// The newest web configuration that was refused, so that it is logged once.
@@ -87,7 +87,7 @@ impl Secured {
         let settings = [config.tls.settings(), web.tls.clone()];
         let names = ["main", "admin"].into_iter().zip(&settings).filter(|(_, settings)| settings.is_some());
         let mut metrics = tls::Metrics::new(registry, names.map(|(name, _)| name)).into_iter();
-        let [face, admin] = settings;
+        let [ingest, admin] = settings;
         let mut open = |settings: Option<tls::Settings>, connections: usize| {
             let Some(settings) = settings else { return Ok(None) };
             let Some(metrics) = metrics.next() else { return Ok(None) };
@@ -99,8 +99,8 @@ impl Secured {
                 Error::Tls(reasons.join("; "))
             })
         };
-        let face = open(face, config.ingest.max_connections.get())?;
-        Ok(Self { face, admin: open(admin, ADMIN_CONNECTIONS)?, web: Mutex::new(web), refused: Mutex::default() })
+        let ingest = open(ingest, config.ingest.max_connections.get())?;
+        Ok(Self { ingest, admin: open(admin, ADMIN_CONNECTIONS)?, web: Mutex::new(web), refused: Mutex::default() })
     }
 
     /// Returns users and headers of the admin port.
@@ -165,7 +165,7 @@ impl App {
     /// Reads certificates, users and headers of the listeners again. A file that cannot be used changes nothing.
     pub fn reread_files(&self) {
         let now = self.shards.clock().now();
-        for tls in [&self.secured.face, &self.secured.admin].into_iter().flatten() {
+        for tls in [&self.secured.ingest, &self.secured.admin].into_iter().flatten() {
             tls.reread(now);
         }
         if let Some(web) = self.secured.reread_web(&self.started_with) {

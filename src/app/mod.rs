@@ -23,7 +23,7 @@ use crate::correlator::KeySecret;
 use crate::deliver::{self, Monitor};
 use crate::event_log::EventLog;
 use crate::history;
-use crate::ingest::{self, Aliases, Face};
+use crate::ingest::{self, Aliases, Ingest};
 use crate::ledger::Balance;
 use crate::metrics::{Metrics, Registrar};
 use crate::passthrough::{self, Passthrough};
@@ -241,11 +241,11 @@ impl App {
             shadow: self.shadow.clone(),
             upstream_up: self.monitor.up(),
         };
-        let mut face = Face::new(config.ingest, shards, upstream, aliases, ingest_metrics, event_log, shared);
+        let mut ingest = Ingest::new(config.ingest, shards, upstream, aliases, ingest_metrics, event_log, shared);
         if config.admission.enabled {
-            face = face.admitting(config.admission.settings.clone());
+            ingest = ingest.admitting(config.admission.settings.clone());
         }
-        Registrar(&self.registry).register(face.aliases_gauge());
+        Registrar(&self.registry).register(ingest.aliases_gauge());
         let limits = server::Settings {
             max_connections: config.ingest.max_connections.get(),
             beyond: server::Beyond::Waits,
@@ -254,21 +254,21 @@ impl App {
             close_timeout: CLOSE_TIMEOUT,
         };
         let server = server::Server {
-            listener: listeners.face,
-            tls: self.secured.face.clone(),
+            listener: listeners.ingest,
+            tls: self.secured.ingest.clone(),
             settings: limits.clone(),
             connections,
             tasks: self.tasks.clone(),
             end: server::End { closing: self.closing.clone(), stop: self.stop_serving.clone() },
         };
-        let (passthrough, served) = (self.passthrough(&config, face.bodies())?, self.served.clone());
+        let (passthrough, served) = (self.passthrough(&config, ingest.bodies())?, self.served.clone());
         let origins = listeners::origins(&config, &self.address);
-        self.admin.set_face(face.clone());
-        let face = face.service(origins.clone());
+        self.admin.set_face(ingest.clone());
+        let ingest = ingest.service(origins.clone());
         self.guard(async move {
             match passthrough {
-                Some(passthrough) => server.serve(passthrough.service(face, origins)).await,
-                None => server.serve(face).await,
+                Some(passthrough) => server.serve(passthrough.service(ingest, origins)).await,
+                None => server.serve(ingest).await,
             }
             served.cancel();
         });
@@ -284,7 +284,7 @@ impl App {
         self.follow_upstream();
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
-        tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.face.is_some(), "listening");
+        tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.ingest.is_some(), "listening");
         self.warn_of_address();
         Ok(())
     }

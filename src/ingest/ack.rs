@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::rejection::Rejection;
-use super::{Ack, Face, Unable};
+use super::{Ack, Ingest, Unable};
 use crate::ledger::RejectReason;
 use crate::status::Status;
 
@@ -14,7 +14,7 @@ const ACK: HeaderName = HeaderName::from_static("eventweir-ack");
 const UNKEPT: &str = "the event was accepted, but could not be made durable";
 
 /// Returns the acknowledgement that a request asks for. Refuses, before anything is counted, one that is not available.
-pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection> {
+pub(super) fn wanted(ingest: &Ingest, headers: &HeaderMap) -> Result<Ack, Rejection> {
     let ack = match headers.get(ACK).map(HeaderValue::as_bytes) {
         Some(b"accepted") => Ack::Accepted,
         Some(b"durable") => Ack::Durable,
@@ -25,9 +25,9 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection>
             let message = format!("Eventweir-Ack: {other:?} is not allowed; allowed: accepted, durable, written");
             return Err(Rejection::invalid(Status::bad_request(message)));
         }
-        None => face.0.settings.ack,
+        None => ingest.0.settings.ack,
     };
-    match (ack, &face.0.shared.spool) {
+    match (ack, &ingest.0.shared.spool) {
         (Ack::Durable, None) => {
             let status = Status::bad_request("Eventweir-Ack: durable needs a spool (spool.dir), and there is none");
             Err(Rejection::invalid(status))
@@ -43,17 +43,17 @@ pub(super) fn wanted(face: &Face, headers: &HeaderMap) -> Result<Ack, Rejection>
 
 /// Waits until the spool has a record as a client has deleted or replaced it, so that no crash restores its earlier
 /// state.
-pub(super) async fn followed(face: &Face) {
+pub(super) async fn followed(ingest: &Ingest) {
     // A degraded spool keeps its last state for an unknown time.
-    let Some(spool) = face.0.shared.spool.as_ref().filter(|spool| !spool.is_degraded()) else { return };
+    let Some(spool) = ingest.0.shared.spool.as_ref().filter(|spool| !spool.is_degraded()) else { return };
     // LIMIT: the request timeout; the upstream has deleted or replaced the record in any case.
-    let _in_time = tokio::time::timeout(face.0.settings.request_timeout, spool.durable()).await;
+    let _in_time = tokio::time::timeout(ingest.0.settings.request_timeout, spool.durable()).await;
 }
 
 /// Waits until an accepted event is as durable as its client has asked for; otherwise returns a warning.
-pub(super) async fn kept(face: &Face, ack: Ack) -> Option<String> {
-    let (Ack::Durable, Some(spool)) = (ack, &face.0.shared.spool) else { return None };
+pub(super) async fn kept(ingest: &Ingest, ack: Ack) -> Option<String> {
+    let (Ack::Durable, Some(spool)) = (ack, &ingest.0.shared.spool) else { return None };
     // LIMIT: the request timeout.
-    let durable = tokio::time::timeout(face.0.settings.request_timeout, spool.durable()).await;
+    let durable = tokio::time::timeout(ingest.0.settings.request_timeout, spool.durable()).await;
     (durable != Ok(true)).then(|| UNKEPT.to_owned())
 }

@@ -6,11 +6,11 @@ use axum::response::Response;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::asked::Asked;
+use super::forwarded_change::Refusal;
 use super::options::{self, Options};
-use super::undone::Refusal;
+use super::request_head::RequestHead;
 use super::update::{self, Change};
-use super::{Face, aliases, decode, respond, yaml};
+use super::{Ingest, aliases, decode, respond, yaml};
 use crate::access::{Extent, check_removals};
 use crate::event::json::{self, FieldValidation};
 use crate::outbox::Line;
@@ -30,40 +30,40 @@ pub(super) fn line_of(body: &[u8]) -> Line {
     aliases::stated(&document.unwrap_or_default())
 }
 
-pub(super) async fn apply(face: &Face, asked: &Asked, body: Body) -> Result<Response, Refusal> {
-    let form = asked.form(face)?;
-    let (Options { dry_run, .. }, force) = options::of_apply(asked.query())?;
-    let options = ApplyOptions { writer: asked.writer(), force, dry_run };
-    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
+pub(super) async fn apply(ingest: &Ingest, head: &RequestHead, body: Body) -> Result<Response, Refusal> {
+    let format = head.form(ingest)?;
+    let (Options { dry_run, .. }, force) = options::of_apply(head.query())?;
+    let options = ApplyOptions { writer: head.writer(), force, dry_run };
+    let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await?;
     let json = yaml::to_json(&body).map_err(|fault| undecodable(&fault))?;
     let mut document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;
     if !document.is_object() {
         return Err(undecodable("not an object").into());
     }
-    let Asked { group, namespace, name, .. } = asked;
+    let RequestHead { group, namespace, name, .. } = head;
     let applied = async {
-        if let Some(caller) = asked.caller.as_ref().filter(|caller| face.binds(Some(caller))) {
+        if let Some(caller) = head.caller.as_ref().filter(|caller| ingest.binds(Some(caller))) {
             let event = json::decode(*group, &json, FieldValidation::Ignore)?.event;
             // Whole, because an apply removes the members that it omits, or creates an event without them.
-            face.check_source(Some(caller), *group, &event, Extent::Whole)?;
+            ingest.check_source(Some(caller), *group, &event, Extent::Whole)?;
             check_removals(caller, *group, name, &document)?;
         }
         let (line, total) = (aliases::stated(&document), aliases::stated_total(&document));
-        let (upstream, namespace, given) = (face.0.upstream.clone(), namespace.clone(), name.clone());
+        let (upstream, namespace, given) = (ingest.0.upstream.clone(), namespace.clone(), name.clone());
         let write = async move |stored_name: SmolStr| {
             if let Some(name) = document.pointer_mut("/metadata/name").filter(|name| **name == given) {
                 *name = stored_name.as_str().into();
             }
             upstream.apply(&namespace, &stored_name, &document, &options).await
         };
-        update::set(face, asked, form, Change { event: None, line, total, dry_run, body: body.clone() }, write).await
+        update::set(ingest, head, format, Change { event: None, line, total, dry_run, body: body.clone() }, write).await
     };
     let (response, warnings) = applied.await.inspect_err(|refusal: &Refusal| {
         let stated = || Some(json::decode(*group, &json, FieldValidation::Ignore).ok()?.event);
-        let known = face.0.aliases.get(namespace, name).or_else(stated);
+        let known = ingest.0.aliases.get(namespace, name).or_else(stated);
         if let Some(mut event) = known.filter(|_| !dry_run) {
             event.metadata.namespace = namespace.as_str().into();
-            face.note_refused_change(&event, "apply", &refusal.status);
+            ingest.note_refused_change(&event, "apply", &refusal.status);
         }
     })?;
     Ok(respond::warned(response, &warnings))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 
-use super::Face;
+use super::Ingest;
 use crate::access::Turn;
 use crate::status::Status;
 
@@ -13,7 +13,7 @@ use crate::status::Status;
 /// have places of `fairness`.
 pub(super) const CHANGES: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
-impl Face {
+impl Ingest {
     /// Runs a task to completion even if its client disconnects, because its effect upstream must be followed here. Until
     /// then it keeps the request's place among the running ones, and those of its body.
     ///

@@ -10,11 +10,11 @@ use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::aliases::Entered;
-use super::asked::Asked;
-use super::form::Form;
+use super::negotiate::AnswerFormat;
 use super::occurrence::Taken;
 use super::rejection::Rejection;
-use super::{Ack, Face, Unable, ack, decode, options, respond};
+use super::request_head::RequestHead;
+use super::{Ack, Ingest, Unable, ack, decode, options, respond};
 use crate::access::{Caller, Extent};
 use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
@@ -25,80 +25,85 @@ use crate::status::Status;
 use crate::upstream::store;
 
 /// `POST /api/v1/namespaces/{namespace}/events`
-pub(super) async fn create(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+pub(super) async fn create(State(ingest): State<Ingest>, head: RequestHead, body: Body) -> Response {
     let mut warnings = Vec::new();
-    let received = receive(&face, &asked, body, &mut warnings).await;
+    let received = receive(&ingest, &head, body, &mut warnings).await;
     let refuse = |rejection: Rejection| {
-        if options::is_dry_run(asked.query()) { respond::refusal(&rejection.status) } else { face.reject(&rejection) }
+        if options::is_dry_run(head.query()) { respond::refusal(&rejection.status) } else { ingest.reject(&rejection) }
     };
     respond::warned(received.unwrap_or_else(refuse), &warnings)
 }
 
-async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, Rejection> {
-    let form = asked.form(face)?;
-    let media = decode::media(&asked.headers)?;
-    let options = options::of_write("CreateOptions", asked.query()).map_err(Rejection::invalid)?;
-    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await;
+async fn receive(
+    ingest: &Ingest,
+    head: &RequestHead,
+    body: Body,
+    warnings: &mut Vec<String>,
+) -> Result<Response, Rejection> {
+    let format = head.form(ingest)?;
+    let media = decode::media(&head.headers)?;
+    let options = options::of_write("CreateOptions", head.query()).map_err(Rejection::invalid)?;
+    let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await;
     let body = body.map_err(Rejection::of_post)?;
-    let Decoded { mut event, warnings: of_members } = decode::event(asked.group, media, &body, options.validation)?;
+    let Decoded { mut event, warnings: of_members } = decode::event(head.group, media, &body, options.validation)?;
     *warnings = of_members;
     let note = |event: &Event, fault: &Rejection| {
         if !options.dry_run {
-            face.note_rejection(event, 1, fault);
+            ingest.note_rejection(event, 1, fault);
         }
     };
-    let repairs = validate_new(face, asked.group, &asked.namespace, &mut event);
+    let repairs = validate_new(ingest, head.group, &head.namespace, &mut event);
     let repairs = repairs.inspect_err(|fault| note(&event, fault))?;
     warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
     let note = |fault: &Rejection| note(&event, fault);
-    if face.0.shards.correlates(&event) {
-        asked.check_sender().inspect_err(note)?;
+    if ingest.0.shards.correlates(&event) {
+        head.check_sender().inspect_err(note)?;
     }
-    face.check_source(asked.caller.as_ref(), asked.group, &event, Extent::Whole).inspect_err(note)?;
-    face.check_name(asked.caller.as_ref(), asked.group, &event).inspect_err(note)?;
+    ingest.check_source(head.caller.as_ref(), head.group, &event, Extent::Whole).inspect_err(note)?;
+    ingest.check_name(head.caller.as_ref(), head.group, &event).inspect_err(note)?;
     if options.dry_run {
-        return Ok(dry_run(face, asked, form, event).await);
+        return Ok(dry_run(ingest, head, format, event).await);
     }
-    face.limit(asked.caller.as_ref(), &event.metadata.namespace, Some(&event)).inspect_err(note)?;
-    face.annotate(asked.caller.as_ref(), &mut event);
-    face.0.metrics.count_repairs(&repairs);
-    Ok(take(face, asked, form, StatusCode::CREATED, event).await)
+    ingest.limit(head.caller.as_ref(), &event.metadata.namespace, Some(&event)).inspect_err(note)?;
+    ingest.annotate(head.caller.as_ref(), &mut event);
+    ingest.0.metrics.count_repairs(&repairs);
+    Ok(take(ingest, head, format, StatusCode::CREATED, event).await)
 }
 
 /// Validates a caller's event, checks its source and its limits, and annotates it. Returns the repairs.
 pub(super) fn pass(
-    face: &Face,
+    ingest: &Ingest,
     caller: Option<&Caller>,
     group: ApiGroup,
     namespace: &str,
     event: &mut Event,
 ) -> Result<Vec<Repair>, Rejection> {
-    let repairs = validate_new(face, group, namespace, event)?;
-    face.check_source(caller, group, event, Extent::Whole)?;
-    face.limit(caller, &event.metadata.namespace, Some(event))?;
-    face.annotate(caller, event);
-    face.0.metrics.count_repairs(&repairs);
+    let repairs = validate_new(ingest, group, namespace, event)?;
+    ingest.check_source(caller, group, event, Extent::Whole)?;
+    ingest.limit(caller, &event.metadata.namespace, Some(event))?;
+    ingest.annotate(caller, event);
+    ingest.0.metrics.count_repairs(&repairs);
     Ok(repairs)
 }
 
 /// Applies the API server's checks in its order, and sets or drops what it sets or drops before storing. Returns the
 /// repairs.
 pub(super) fn validate_new(
-    face: &Face,
+    ingest: &Ingest,
     group: ApiGroup,
     namespace: &str,
     event: &mut Event,
 ) -> Result<Vec<Repair>, Rejection> {
     validate::adopt_namespace(event, namespace).map_err(Rejection::invalid)?;
-    if !face.0.upstream.has_namespace(namespace) {
+    if !ingest.0.upstream.has_namespace(namespace) {
         return Err(Rejection::new(RejectReason::NamespaceMissing, Status::not_found("", "namespaces", namespace)));
     }
     let generate_name = event.metadata.rare.as_ref().map(|rare| rare.generate_name.clone()).unwrap_or_default();
     if event.metadata.name.is_empty() && !generate_name.is_empty() {
         event.metadata.name = store::generated_name(&generate_name, &mut fastrand::Rng::new());
     }
-    let repairs = match face.0.settings.repair {
-        Some(message_bytes) => repair::repair(group, event, message_bytes.get(), || face.0.shards.clock().now().wall),
+    let repairs = match ingest.0.settings.repair {
+        Some(message_bytes) => repair::repair(group, event, message_bytes.get(), || ingest.0.shards.clock().now().wall),
         None => Vec::new(),
     };
     validate::create(group, event).map_err(Rejection::invalid)?;
@@ -107,16 +112,16 @@ pub(super) fn validate_new(
 }
 
 /// Answers a dry run as the upstream would. It is no occurrence, so ledger and correlator do not see it.
-async fn dry_run(face: &Face, asked: &Asked, form: Form, mut event: Event) -> Response {
-    event.metadata.managed_fields = asked.claim();
-    match face.0.upstream.try_create(&event).await {
-        Ok(shown) => respond::event(form, StatusCode::CREATED, &shown, None),
+async fn dry_run(ingest: &Ingest, head: &RequestHead, format: AnswerFormat, mut event: Event) -> Response {
+    event.metadata.managed_fields = head.claim();
+    match ingest.0.upstream.try_create(&event).await {
+        Ok(shown) => respond::event(format, StatusCode::CREATED, &shown, None),
         // A correlated event may have a name that exists already.
-        Err(status) if status.reason == "AlreadyExists" && face.0.shards.correlates(&event) => {
+        Err(status) if status.reason == "AlreadyExists" && ingest.0.shards.correlates(&event) => {
             event.metadata.managed_fields = None;
-            respond::event(form, StatusCode::CREATED, &event, None)
+            respond::event(format, StatusCode::CREATED, &event, None)
         }
-        Err(status) => respond::refusal(&through(form.group, status)),
+        Err(status) => respond::refusal(&through(format.group, status)),
     }
 }
 
@@ -132,33 +137,39 @@ pub(super) fn strip(event: &mut Event) {
 }
 
 /// Passes a valid event to its shard and answers.
-pub(super) async fn take(face: &Face, asked: &Asked, form: Form, code: StatusCode, event: Event) -> Response {
-    let ack = match ack::wanted(face, &asked.headers) {
+pub(super) async fn take(
+    ingest: &Ingest,
+    head: &RequestHead,
+    format: AnswerFormat,
+    code: StatusCode,
+    event: Event,
+) -> Response {
+    let ack = match ack::wanted(ingest, &head.headers) {
         Ok(ack) => ack,
         Err(rejection) => {
-            face.note_rejection(&event, 1, &rejection);
-            return face.reject(&rejection);
+            ingest.note_rejection(&event, 1, &rejection);
+            return ingest.reject(&rejection);
         }
     };
-    face.until_listed(std::slice::from_ref(&event)).await;
+    ingest.until_listed(std::slice::from_ref(&event)).await;
     // The alias is set first, so that a concurrent POST of the same name counts only what this one does not.
-    let earlier = match face.0.aliases.enter(&event) {
+    let earlier = match ingest.0.aliases.enter(&event) {
         Entered::New(earlier) => earlier,
-        Entered::Included(series) => return respond::event(form, code, &series, None),
+        Entered::Included(series) => return respond::event(format, code, &series, None),
     };
-    let occurrences = face.brings(&event, earlier.as_ref());
+    let occurrences = ingest.brings(&event, earlier.as_ref());
     if occurrences == 0 {
-        return respond::event(form, code, &event, None);
+        return respond::event(format, code, &event, None);
     }
     // The shard has counted the refusal in its ledger already.
-    let Ok(taken) = face.accept(&event, occurrences, ack, asked.user(), || asked.claim()) else {
-        face.0.aliases.leave(&event, earlier.as_ref());
+    let Ok(taken) = ingest.accept(&event, occurrences, ack, head.user(), || head.claim()) else {
+        ingest.0.aliases.leave(&event, earlier.as_ref());
         return full();
     };
     let outcome = taken.outcome;
-    answered(face, form, code, ack, &event, taken, outcome).await.unwrap_or_else(|status| {
-        face.take_back(&event, occurrences);
-        face.0.aliases.leave(&event, earlier.as_ref());
+    answered(ingest, format, code, ack, &event, taken, outcome).await.unwrap_or_else(|status| {
+        ingest.take_back(&event, occurrences);
+        ingest.0.aliases.leave(&event, earlier.as_ref());
         respond::refusal(&status)
     })
 }
@@ -169,8 +180,8 @@ pub(super) async fn take(face: &Face, asked: &Asked, form: Form, code: StatusCod
 /// # Errors
 /// The upstream's refusal.
 pub(super) async fn answered(
-    face: &Face,
-    form: Form,
+    ingest: &Ingest,
+    format: AnswerFormat,
     code: StatusCode,
     ack: Ack,
     event: &Event,
@@ -179,16 +190,16 @@ pub(super) async fn answered(
 ) -> Result<Response, Status> {
     let fate = match taken.waiting {
         // LIMIT: the request timeout; after it the client gets the answer of `ack: accepted`.
-        Some(mut waiting) => timeout(face.0.settings.request_timeout, waiting.fate()).await.ok().flatten(),
+        Some(mut waiting) => timeout(ingest.0.settings.request_timeout, waiting.fate()).await.ok().flatten(),
         None => None,
     };
     let shown = match fate {
-        Some(Fate::Refused(refusal)) => return Err(through(form.group, *refusal.status)),
+        Some(Fate::Refused(refusal)) => return Err(through(format.group, *refusal.status)),
         Some(Fate::Written(stored)) => Cow::Owned(as_stored(event, *stored, outcome)),
         None => Cow::Borrowed(event),
     };
-    let mut response = respond::event(form, code, &shown, Some(taken.outcome));
-    if let Some(unkept) = ack::kept(face, ack).await {
+    let mut response = respond::event(format, code, &shown, Some(taken.outcome));
+    if let Some(unkept) = ack::kept(ingest, ack).await {
         respond::warn(&mut response, &unkept);
     }
     Ok(response)

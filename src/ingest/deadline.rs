@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use tokio::time::timeout;
 
-use super::{Face, options, respond};
+use super::{Ingest, options, respond};
 use crate::ledger::RejectReason;
 use crate::server::Answer;
 use crate::status::Status;
@@ -16,15 +16,15 @@ use crate::status::Status;
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Layer that ends a request after the timeout that its client has set.
-pub(super) async fn deadline(face: Face, request: Request, next: impl Answer) -> Response {
+pub(super) async fn deadline(ingest: Ingest, request: Request, next: impl Answer) -> Response {
     let asked = options::first(request.uri().query(), "timeout").filter(|text| !text.is_empty() && !is_watch(&request));
     let Some(asked) = asked else { return next.run(request).await };
     let limit = match duration(&asked) {
         // LIMIT: the request timeout; a longer value is cut to it.
-        Some(Duration::ZERO) => face.0.settings.request_timeout,
-        Some(limit) => limit.min(face.0.settings.request_timeout),
+        Some(Duration::ZERO) => ingest.0.settings.request_timeout,
+        Some(limit) => limit.min(ingest.0.settings.request_timeout),
         None => {
-            face.reject_unread(request.method(), request.uri(), RejectReason::Invalid);
+            ingest.reject_unread(request.method(), request.uri(), RejectReason::Invalid);
             let message = format!("timeout: {asked:?} is not a duration such as 10s or 1m30s");
             return respond::refusal(&Status::bad_request(message));
         }

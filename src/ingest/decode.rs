@@ -5,7 +5,7 @@ use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue};
 
-use super::form::Media;
+use super::negotiate::Media;
 use super::rejection::Rejection;
 use super::{Settings, yaml};
 use crate::event::json::{self, Decoded, FieldValidation};

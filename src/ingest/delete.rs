@@ -14,13 +14,13 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
-use super::asked::Asked;
-use super::form::Media;
-use super::hold::is_in_doubt;
+use super::forwarded_change::{Change, Effect, Kept, Refusal, Undone};
+use super::negotiate::Media;
 use super::options::{Faults, Parameters};
+use super::pause::is_in_doubt;
 use super::rejection::{as_asked, under};
-use super::undone::{Change, Effect, Kept, Refusal, Undone};
-use super::{Face, QUIET, ack, decode, options, respond, yaml};
+use super::request_head::RequestHead;
+use super::{Ingest, QUIET, ack, decode, options, respond, yaml};
 use crate::access::Turn;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf::{self, DeleteOptions as Given};
@@ -35,24 +35,24 @@ const LONGEST: Duration = Duration::from_secs(60);
 const SHOWN_BYTES: usize = 16 << 20;
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
-pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Refusal> {
-    let form = asked.form(&face).map_err(Status::from)?;
-    let options = read(&face, &asked, body).await?;
-    let Asked { group, namespace, name, turn, .. } = asked;
+pub(super) async fn delete(State(ingest): State<Ingest>, head: RequestHead, body: Body) -> Result<Response, Refusal> {
+    let format = head.form(&ingest).map_err(Status::from)?;
+    let options = read(&ingest, &head, body).await?;
+    let RequestHead { group, namespace, name, turn, .. } = head;
     let deleting = {
-        let (face, namespace, name) = (face.clone(), namespace.clone(), name.clone());
+        let (ingest, namespace, name) = (ingest.clone(), namespace.clone(), name.clone());
         async move {
-            let deleted = delete_one(&face, (group, &namespace, &name), &options).await;
+            let deleted = delete_one(&ingest, (group, &namespace, &name), &options).await;
             if !options.dry_run {
-                ack::followed(&face).await;
+                ack::followed(&ingest).await;
             }
             Ok(deleted)
         }
     };
     let refused = |refusal: Refusal| Refusal { status: as_asked(group, &name, refusal.status), ..refusal };
-    match face.to_the_end(turn, Bytes::new(), deleting).await?.map_err(refused)? {
+    match ingest.to_the_end(turn, Bytes::new(), deleting).await?.map_err(refused)? {
         Deleted::Gone(uid) => Ok(respond::success(
-            form,
+            format,
             StatusDetails {
                 name,
                 group: group.name().to_owned(),
@@ -63,34 +63,34 @@ pub(super) async fn delete(State(face): State<Face>, asked: Asked, body: Body) -
         )),
         Deleted::Marked(mut event) => {
             event.metadata.name = name.into();
-            Ok(respond::event(form, StatusCode::OK, &event, None))
+            Ok(respond::event(format, StatusCode::OK, &event, None))
         }
     }
 }
 
 async fn delete_one(
-    face: &Face,
+    ingest: &Ingest,
     (group, namespace, name): (ApiGroup, &str, &str),
     options: &DeleteOptions,
 ) -> Result<Deleted, Refusal> {
-    let upstream = &face.0.upstream;
-    let told = face.0.aliases.get(namespace, name);
+    let upstream = &ingest.0.upstream;
+    let posted = ingest.0.aliases.get(namespace, name);
     if options.dry_run {
-        return Ok(dry_run(face, (namespace, name), told.as_ref(), options).await?);
+        return Ok(dry_run(ingest, (namespace, name), posted.as_ref(), options).await?);
     }
     let unconditional = is_unconditional(options);
     // Preconditions are about an event that is stored.
     let of_alias = |lead| {
-        let held = face.0.shards.hold(told.as_ref()?, name, lead);
+        let held = ingest.0.shards.hold(posted.as_ref()?, name, lead);
         held.filter(|held| unconditional || held.is_stored())
     };
     let held = match of_alias(Lead::Alias) {
         // The record of that very name, also if the alias leads to a record that is gone.
-        None => match face.hold_stored(namespace, name).await {
+        None => match ingest.hold_stored(namespace, name).await {
             Err(status) if status.code == 404 => {
                 let held = of_alias(Lead::Unstored);
                 if held.is_none() {
-                    face.0.aliases.remove(namespace, name);
+                    ingest.0.aliases.remove(namespace, name);
                     return Err(status.into());
                 }
                 held
@@ -100,34 +100,34 @@ async fn delete_one(
         held => held,
     };
     let Some(held) = held else {
-        let stored_name = told
-            .and_then(|told| face.0.shards.find_named(&told, Lead::Alias))
+        let stored_name = posted
+            .and_then(|posted| ingest.0.shards.find_named(&posted, Lead::Alias))
             .map_or_else(|| name.into(), |found| found.name);
         let deleted = upstream.delete(namespace, &stored_name, options).await;
         let deleted = deleted.map_err(|status| under(name, &stored_name, status))?;
-        face.0.aliases.remove(namespace, name);
+        ingest.0.aliases.remove(namespace, name);
         return Ok(deleted);
     };
     held.quiet(QUIET).await;
-    if unconditional && !face.has_its_name(namespace, &held).await? {
+    if unconditional && !ingest.has_its_name(namespace, &held).await? {
         // Not yet created upstream, where another record has its name.
         held.forget();
-        face.0.aliases.remove(namespace, name);
-        delete_former(face, namespace, name).await?;
+        ingest.0.aliases.remove(namespace, name);
+        delete_former(ingest, namespace, name).await?;
         return Ok(Deleted::Gone(SmolStr::default()));
     }
     let record = held.name();
     let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => deleted,
         // Not yet created upstream. A client can delete an event whose create was answered with 201.
-        Err(status) if status.code == 404 && told.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
+        Err(status) if status.code == 404 && posted.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
         Err(status) => {
             let mut refusal = Refusal::from(under(name, &record, status));
             if is_in_doubt(&refusal.status) {
                 held.doubt();
             } else if record == name {
                 let (namespace, name, effect) = (namespace.into(), name.into(), Effect::Delete);
-                refusal.marks.insert(Undone::new(face, Some(held), Change { group, namespace, name, effect }));
+                refusal.marks.insert(Undone::new(ingest, Some(held), Change { group, namespace, name, effect }));
             } else {
                 refusal.marks.insert(Kept);
             }
@@ -135,24 +135,24 @@ async fn delete_one(
         }
     };
     held.forget();
-    face.0.aliases.remove(namespace, name);
+    ingest.0.aliases.remove(namespace, name);
     if record != name {
-        delete_former(face, namespace, name).await?;
+        delete_former(ingest, namespace, name).await?;
     }
     Ok(deleted)
 }
 
 /// Answers a dry run: about the record that the DELETE would delete.
 async fn dry_run(
-    face: &Face,
+    ingest: &Ingest,
     (namespace, name): (&str, &str),
-    told: Option<&Event>,
+    posted: Option<&Event>,
     options: &DeleteOptions,
 ) -> Result<Deleted, Status> {
-    let find = |lead| told.and_then(|told| face.0.shards.find_named(told, lead));
+    let find = |lead| posted.and_then(|posted| ingest.0.shards.find_named(posted, lead));
     let delete = async |found: Option<Found>| {
         let record = found.as_ref().map_or(name, |found| &found.name);
-        match face.0.upstream.delete(namespace, record, options).await {
+        match ingest.0.upstream.delete(namespace, record, options).await {
             // Not yet created upstream.
             Err(status) if status.code == 404 && found.is_some() && is_unconditional(options) => {
                 Ok(Deleted::Gone(SmolStr::default()))
@@ -179,9 +179,9 @@ fn is_unconditional(options: &DeleteOptions) -> bool {
 /// Deletes the record with the client's own name, after the alias's record was deleted. It exists if the client has
 /// changed its event, or had posted another one under that name. As `kubectl delete` expects, nothing of the name is
 /// left.
-async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), Status> {
-    let upstream = &face.0.upstream;
-    let held = match face.hold_stored(namespace, name).await {
+async fn delete_former(ingest: &Ingest, namespace: &str, name: &str) -> Result<(), Status> {
+    let upstream = &ingest.0.upstream;
+    let held = match ingest.hold_stored(namespace, name).await {
         Ok(held) => held,
         Err(status) if status.code == 404 => return Ok(()),
         Err(status) => return Err(status),
@@ -200,22 +200,26 @@ async fn delete_former(face: &Face, namespace: &str, name: &str) -> Result<(), S
 }
 
 /// `DELETE …/namespaces/{namespace}/events`
-pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, body: Body) -> Result<Response, Status> {
-    let form = asked.form(&face)?;
-    let list = options::of_list(asked.group, asked.query())?;
-    let options = read(&face, &asked, body).await?;
+pub(super) async fn delete_collection(
+    State(ingest): State<Ingest>,
+    head: RequestHead,
+    body: Body,
+) -> Result<Response, Status> {
+    let format = head.form(&ingest)?;
+    let list = options::of_list(head.group, head.query())?;
+    let options = read(&ingest, &head, body).await?;
     let deleting = {
-        let (face, user, namespace) = (face.clone(), asked.user().to_owned(), asked.namespace);
+        let (ingest, user, namespace) = (ingest.clone(), head.user().to_owned(), head.namespace);
         async move {
-            let deleted = delete_pages(&face, &user, &namespace, &list, &options).await;
+            let deleted = delete_pages(&ingest, &user, &namespace, &list, &options).await;
             if !options.dry_run {
-                ack::followed(&face).await;
+                ack::followed(&ingest).await;
             }
             deleted
         }
     };
-    let (turn, list) = face.to_the_end(asked.turn, Bytes::new(), deleting).await?;
-    Ok(face.encoded(turn, form, list).await)
+    let (turn, list) = ingest.to_the_end(head.turn, Bytes::new(), deleting).await?;
+    Ok(ingest.encoded(turn, format, list).await)
 }
 
 /// Deletes the events that `list` selects, in pages. As an API server does, which has pages too, it deletes those that
@@ -223,17 +227,17 @@ pub(super) async fn delete_collection(State(face): State<Face>, asked: Asked, bo
 ///
 /// Each page has a turn of its own, because a deletion takes long. Returns that of the last one, for the answer.
 async fn delete_pages(
-    face: &Face,
+    ingest: &Ingest,
     user: &str,
     namespace: &str,
     list: &ListOptions,
     options: &DeleteOptions,
 ) -> Result<(Turn, EventList), Status> {
-    let Some(most) = face.0.upstream.deletion_page() else {
-        let turn = face.list_turn(user).await?;
-        return Ok((turn, delete_page(face, namespace, list, options).await?));
+    let Some(most) = ingest.0.upstream.deletion_page() else {
+        let turn = ingest.list_turn(user).await?;
+        return Ok((turn, delete_page(ingest, namespace, list, options).await?));
     };
-    let clock = face.0.shards.clock();
+    let clock = ingest.0.shards.clock();
     let end = clock.now().mono.after(LONGEST);
     let mut page = list.clone();
     if let (0, Version::AtLeast(version)) = (list.limit, list.version) {
@@ -243,8 +247,8 @@ async fn delete_pages(
     let (mut whole, mut number, mut room) = (EventList::default(), 0, SHOWN_BYTES);
     loop {
         page.limit = list.limit.checked_sub(number).filter(|left| *left > 0).map_or(most, |left| left.min(most));
-        let turn = face.list_turn(user).await?;
-        let part = delete_page(face, namespace, &page, options).await?;
+        let turn = ingest.list_turn(user).await?;
+        let part = delete_page(ingest, namespace, &page, options).await?;
         number += part.items.len();
         if whole.resource_version.is_empty() {
             whole.resource_version = part.resource_version;
@@ -275,12 +279,12 @@ fn show(shown: &mut Vec<Event>, deleted: Vec<Event>, room: &mut usize) {
 
 /// Deletes one page of events. Their records are paused before, as for a DELETE of each.
 async fn delete_page(
-    face: &Face,
+    ingest: &Ingest,
     namespace: &str,
     page: &ListOptions,
     options: &DeleteOptions,
 ) -> Result<EventList, Status> {
-    let upstream = &face.0.upstream;
+    let upstream = &ingest.0.upstream;
     if options.dry_run {
         return upstream.delete_collection(namespace, page, options).await;
     }
@@ -290,7 +294,7 @@ async fn delete_page(
         Err(status) if status.code == 403 => Vec::new(),
         Err(status) => return Err(status),
     };
-    let held = face.hold_listed(namespace, &listed);
+    let held = ingest.hold_listed(namespace, &listed);
     drop(listed);
     let quiet = async {
         for held in &held {
@@ -302,28 +306,28 @@ async fn delete_page(
     match &deleted {
         // Only stored events: a record that is not yet created is not in the list.
         Ok(list) => {
-            face.hold_listed(namespace, &list.items).into_iter().for_each(Held::forget);
+            ingest.hold_listed(namespace, &list.items).into_iter().for_each(Held::forget);
             for event in &list.items {
-                face.0.aliases.remove(namespace, &event.metadata.name);
+                ingest.0.aliases.remove(namespace, &event.metadata.name);
             }
         }
-        Err(status) => doubt_each(face, namespace, held, status).await,
+        Err(status) => doubt_each(ingest, namespace, held, status).await,
     }
     deleted
 }
 
 /// Follows a deletion of records that was refused or got no answer. Some of them may be deleted even after a refusal,
 /// which is that of the first event that could not be deleted.
-async fn doubt_each(face: &Face, namespace: &str, held: Vec<Held>, status: &Status) {
+async fn doubt_each(ingest: &Ingest, namespace: &str, held: Vec<Held>, status: &Status) {
     for held in held {
         if is_in_doubt(status) {
             held.doubt();
             continue;
         }
-        match face.0.upstream.get(namespace, &held.name()).await {
+        match ingest.0.upstream.get(namespace, &held.name()).await {
             Ok(_) => drop(held),
             Err(status) if status.code == 404 => {
-                face.0.aliases.remove(namespace, &held.name());
+                ingest.0.aliases.remove(namespace, &held.name());
                 held.forget();
             }
             Err(_) => held.doubt(),
@@ -331,24 +335,24 @@ async fn doubt_each(face: &Face, namespace: &str, held: Vec<Held>, status: &Stat
     }
 }
 
-impl Face {
+impl Ingest {
     /// Pauses the records of listed events: those of their names, even if their aliases lead to other ones.
     fn hold_listed(&self, namespace: &str, events: &[Event]) -> Vec<Held> {
         let held = self.0.shards.hold_listed(events);
         let others = events.iter().zip(&held).filter(|(_, held)| held.is_none());
-        let told = others.filter_map(|(event, _)| self.0.aliases.get(namespace, &event.metadata.name));
-        let others = self.0.shards.hold_listed(&told.collect::<Vec<_>>());
+        let posted = others.filter_map(|(event, _)| self.0.aliases.get(namespace, &event.metadata.name));
+        let others = self.0.shards.hold_listed(&posted.collect::<Vec<_>>());
         held.into_iter().chain(others).flatten().collect()
     }
 }
 
 /// Reads the request, checked in the apiserver's order.
-async fn read(face: &Face, asked: &Asked, body: Body) -> Result<DeleteOptions, Status> {
-    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
+async fn read(ingest: &Ingest, head: &RequestHead, body: Body) -> Result<DeleteOptions, Status> {
+    let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await?;
     if body.is_empty() {
-        return checked(of_query(asked.query())?);
+        return checked(of_query(head.query())?);
     }
-    checked(match decode::media(&asked.headers)? {
+    checked(match decode::media(&head.headers)? {
         Media::Json => of_json(&body)?,
         Media::Yaml => of_json(&yaml::to_json(&body).map_err(Status::bad_request)?)?,
         Media::Protobuf => protobuf::decode_delete_options(&body)?,

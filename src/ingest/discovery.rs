@@ -1,6 +1,6 @@
 //! Discovery: API groups, resources, version, health and a small OpenAPI document. Lists events only.
 //!
-//! Mirrors `k8s.io/apiserver/pkg/endpoints/discovery`. kubectl reads the aggregated form and caches it on disk.
+//! Mirrors `k8s.io/apiserver/pkg/endpoints/discovery`. kubectl reads the aggregated format and caches it on disk.
 
 use std::hash::Hasher;
 
@@ -12,8 +12,8 @@ use axum::routing::{MethodRouter, get};
 use serde_json::{Value, json};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::Face;
-use super::form::{Form, Media, accept, clauses, not_acceptable};
+use super::Ingest;
+use super::negotiate::{AnswerFormat, Media, accept, clauses, not_acceptable};
 use super::respond;
 use crate::event::ApiGroup;
 use crate::status::{Status, StatusDetails};
@@ -21,14 +21,14 @@ use crate::upstream::Upstream;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-/// Versions of the aggregated form, and their media types.
+/// Versions of the aggregated format, and their media types.
 const AGGREGATED: [(&str, &str); 2] = [
     ("v2", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
     ("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
 ];
 
 /// Returns the routes of all paths that do not lead to events.
-pub(super) fn routes() -> Vec<(String, MethodRouter<Face>)> {
+pub(super) fn routes() -> Vec<(String, MethodRouter<Ingest>)> {
     let ok = || get(async || respond::text(StatusCode::OK, "ok"));
     let resources_of = |of| get(async move |uri: Uri, headers: HeaderMap| resources(of, &uri, &headers));
     let routes = [
@@ -112,8 +112,8 @@ fn resources(group: ApiGroup, uri: &Uri, headers: &HeaderMap) -> Response {
 
 /// Answers kubectl's GET of the namespace after a 404 of an event (`resource.Info.Get`). kubectl then reports a missing
 /// namespace instead.
-async fn namespace(State(face): State<Face>, Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
-    match &face.0.upstream {
+async fn namespace(State(ingest): State<Ingest>, Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
+    match &ingest.0.upstream {
         Upstream::Embedded(embedded) if embedded.has_namespace(&name) => {
             let document = json!({
                 "kind": "Namespace",
@@ -149,7 +149,7 @@ fn described() -> Value {
     })
 }
 
-/// Returns the aggregated form, if the client prefers it.
+/// Returns the aggregated format, if the client prefers it.
 fn aggregated(request: &Request, mut item: Value) -> Option<Response> {
     let (version, label) = clauses(accept(request.headers())).iter().find_map(|clause| {
         let asked = |name: &str| clause.parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
@@ -200,13 +200,13 @@ async fn version(uri: Uri, headers: HeaderMap) -> Response {
         "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
     });
-    let pretty = Form::plain(uri.query(), &headers).is_none_or(|(_, pretty)| pretty);
+    let pretty = AnswerFormat::plain(uri.query(), &headers).is_none_or(|(_, pretty)| pretty);
     respond::document(StatusCode::OK, Media::Json, pretty, document.to_string().into_bytes())
 }
 
 /// DIFFERENCE(apiserver): discovery is not served in protobuf; a client that accepts nothing else is answered 406.
 fn negotiated(uri: &Uri, headers: &HeaderMap, document: &Value) -> Response {
-    let (media, pretty) = match Form::plain(uri.query(), headers) {
+    let (media, pretty) = match AnswerFormat::plain(uri.query(), headers) {
         Some((Media::Protobuf, _)) if accepts_json(headers) => (Media::Json, false),
         Some((Media::Protobuf, _)) | None => return respond::refusal(&not_acceptable()),
         Some(chosen) => chosen,

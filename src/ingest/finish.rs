@@ -15,9 +15,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http_body_util::BodyExt as _;
 
-use super::form::{Form, Media};
+use super::negotiate::{AnswerFormat, Media};
 use super::respond::{self, Refused};
-use super::{Face, indent};
+use super::{Ingest, indent};
 use crate::event::protobuf;
 use crate::server::Answer;
 use crate::status::Status;
@@ -26,18 +26,18 @@ use crate::status::Status;
 const GZIP_THRESHOLD: u64 = 128 * 1024;
 
 /// Finishes the answer to a request. A layer.
-pub(super) async fn finish(face: Face, request: Request, next: impl Answer) -> Response {
+pub(super) async fn finish(ingest: Ingest, request: Request, next: impl Answer) -> Response {
     let (query, headers) = (request.uri().query(), request.headers());
     let method = request.method().clone();
     let compresses = accepts_gzip(headers);
-    let form = Form::plain(query, headers);
+    let format = AnswerFormat::plain(query, headers);
     let mut response = next.run(request).await;
-    encode_refusal(form, &mut response);
+    encode_refusal(format, &mut response);
     if compresses {
         response = compressed(response).await;
     }
-    response = face.counted_until_read(&method, response).await;
-    encode_refusal(form, &mut response);
+    response = ingest.counted_until_read(&method, response).await;
+    encode_refusal(format, &mut response);
     // COMPAT(apiserver): proxies must not cache answers, and a 405 has no `Allow` header.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
@@ -47,9 +47,9 @@ pub(super) async fn finish(face: Face, request: Request, next: impl Answer) -> R
 }
 
 /// Encodes a refusal as the client accepts it; leaves other answers as they are.
-fn encode_refusal(form: Option<(Media, bool)>, response: &mut Response) {
+fn encode_refusal(format: Option<(Media, bool)>, response: &mut Response) {
     let Some(Refused(status)) = response.extensions_mut().remove::<Refused>() else { return };
-    let body = match form {
+    let body = match format {
         // The refusal is compact JSON already.
         Some((Media::Json, false)) => return,
         Some((Media::Protobuf, _)) => {

@@ -15,10 +15,10 @@ use smol_str::SmolStr;
 use tokio::time::timeout;
 
 use super::aliases::is_of_one_line;
+use super::forwarded_change::Change;
 use super::lists::CallerName;
 use super::rejection::{Rejection, as_asked};
-use super::undone::Change;
-use super::{Face, Unable, admit, lists, look, options};
+use super::{Ingest, Unable, admit, explain, lists, options};
 use crate::access::{Attributes, Caller, Extent, Purpose, Target, Turn, Write};
 use crate::event::selector::FieldSelector;
 use crate::event::validate::is_valid_name;
@@ -39,7 +39,7 @@ const HEALTH: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 const IMPERSONATE: HeaderName = HeaderName::from_static("impersonate-user");
 
 /// Layer that authenticates and authorises a request.
-pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -> Response {
+pub(super) async fn guard(ingest: Ingest, mut request: Request, next: impl Answer) -> Response {
     if let Some(value) = request.headers_mut().get_mut(AUTHORIZATION) {
         // Hides the value in logs of the headers.
         value.set_sensitive(true);
@@ -50,13 +50,13 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
     let (mut head, body) = request.into_parts();
     if head.uri.path() == admit::PATH {
         // The checks belong to its timeout.
-        head.extensions.insert(admit::Began(face.0.shards.clock().now().mono));
+        head.extensions.insert(admit::Began(ingest.0.shards.clock().now().mono));
     }
     let change = Change::of(&head);
-    let entered = if face.0.shared.access.authenticates() {
-        enter(&face, &mut head).await
+    let entered = if ingest.0.shared.access.authenticates() {
+        enter(&ingest, &mut head).await
     } else {
-        may_be_answered(&face, "").map(|()| None)
+        may_be_answered(&ingest, "").map(|()| None)
     };
     let mut response = match entered {
         Ok(place) => {
@@ -74,7 +74,7 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
             response
         }
         Err(rejection) => {
-            face.reject_unread(&head.method, &head.uri, rejection.reason);
+            ingest.reject_unread(&head.method, &head.uri, rejection.reason);
             let mut response = rejection.refusal();
             if rejection.status.code == 403 {
                 response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -83,20 +83,20 @@ pub(super) async fn guard(face: Face, mut request: Request, next: impl Answer) -
         }
     };
     if let Some(change) = change {
-        change.mark(&face, &mut response);
+        change.mark(&ingest, &mut response);
     }
     response
 }
 
-async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Rejection> {
-    let access = &face.0.shared.access;
-    if let Some(caller) = admission_caller(face, head).await? {
+async fn enter(ingest: &Ingest, head: &mut Parts) -> Result<Option<Turn>, Rejection> {
+    let access = &ingest.0.shared.access;
+    if let Some(caller) = admission_caller(ingest, head).await? {
         head.extensions.insert(caller);
         return Ok(None);
     }
     let attributes = attributes(&head.method, &head.uri);
     // Pass-through identifies callers before it reads bodies.
-    let caller = identified(face, head, purpose_of(&attributes)).await?;
+    let caller = identified(ingest, head, purpose_of(&attributes)).await?;
     // Impersonation is not supported, and the request must not run in the caller's own name.
     if let Some(user) = head.headers.get(IMPERSONATE) {
         let name = String::from_utf8_lossy(user.as_bytes()).into();
@@ -108,14 +108,14 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Rejection>
         let message = "Internal error occurred: a group, a uid or an extra is impersonated without Impersonate-User";
         return Err(rejection(Status::new(500, "InternalError", message)));
     }
-    may_be_answered(face, &caller.name)?;
+    may_be_answered(ingest, &caller.name)?;
     // Watches have their own limit.
     let place = if attributes.verb == "watch" {
         None
     } else {
-        let turn = face.turn(&caller).await.map_err(rejection)?;
+        let turn = ingest.turn(&caller).await.map_err(rejection)?;
         // Those before it may have been answered meanwhile.
-        may_be_answered(face, &caller.name)?;
+        may_be_answered(ingest, &caller.name)?;
         Some(turn)
     };
     if !is_batch(&attributes) {
@@ -126,17 +126,17 @@ async fn enter(face: &Face, head: &mut Parts) -> Result<Option<Turn>, Rejection>
 }
 
 /// Returns the caller. Pass-through has identified it before it reads a body.
-async fn identified(face: &Face, head: &mut Parts, purpose: Purpose) -> Result<Caller, Rejection> {
+async fn identified(ingest: &Ingest, head: &mut Parts, purpose: Purpose) -> Result<Caller, Rejection> {
     let identified = match head.extensions.remove::<Result<Caller, Status>>() {
         Some(identified) => identified,
-        None => face.0.shared.access.identify(head.extensions.get::<Peer>(), &head.headers, purpose).await,
+        None => ingest.0.shared.access.identify(head.extensions.get::<Peer>(), &head.headers, purpose).await,
     };
     identified.map_err(unasked)
 }
 
 /// Refuses a request if too many answers wait already.
-fn may_be_answered(face: &Face, caller: &str) -> Result<(), Rejection> {
-    if face.0.answer_bytes.has_room(caller) {
+fn may_be_answered(ingest: &Ingest, caller: &str) -> Result<(), Rejection> {
+    if ingest.0.answer_bytes.has_room(caller) {
         return Ok(());
     }
     let message = "Too many answers wait for their clients to read them, please try again later";
@@ -145,11 +145,11 @@ fn may_be_answered(face: &Face, caller: &str) -> Result<(), Rejection> {
 
 /// Returns the caller of an admission review, if it needs no authorisation. It waits for no place, because a client
 /// waits for its answer.
-async fn admission_caller(face: &Face, head: &mut Parts) -> Result<Option<Caller>, Rejection> {
-    let Some(admitting) = face.0.admission.get().filter(|_| head.uri.path() == admit::PATH) else { return Ok(None) };
+async fn admission_caller(ingest: &Ingest, head: &mut Parts) -> Result<Option<Caller>, Rejection> {
+    let Some(admitting) = ingest.0.admission.get().filter(|_| head.uri.path() == admit::PATH) else { return Ok(None) };
     let peer = head.extensions.get::<Peer>();
     let shows_nothing = !head.headers.contains_key(AUTHORIZATION) && peer.is_none_or(|peer| peer.certificate.is_none());
-    let caller = if shows_nothing { Caller::anonymous() } else { identified(face, head, Purpose::Other).await? };
+    let caller = if shows_nothing { Caller::anonymous() } else { identified(ingest, head, Purpose::Other).await? };
     if admitting.may_call(&caller.name) {
         return Ok(Some(caller));
     }
@@ -181,7 +181,7 @@ fn is_batch(attributes: &Attributes) -> bool {
 /// Returns the attributes of a request from its method, path and query (`request.RequestInfoFactory`). A trailing slash
 /// is ignored.
 pub(super) fn attributes(method: &Method, uri: &Uri) -> Attributes {
-    if let Some(attributes) = look::attributes(uri).filter(|_| [Method::GET, Method::HEAD].contains(method)) {
+    if let Some(attributes) = explain::attributes(uri).filter(|_| [Method::GET, Method::HEAD].contains(method)) {
         return attributes;
     }
     let path = uri.path();
@@ -266,7 +266,7 @@ fn unknown(refused: Status, status: Status) -> Status {
     if is_unanswered(&refused) { refused } else { status }
 }
 
-impl Face {
+impl Ingest {
     /// Waits for a place among the running requests.
     pub(super) async fn turn(&self, caller: &Caller) -> Result<Turn, Status> {
         // LIMIT: the request timeout; a request that waits longer is refused with 429.
@@ -300,8 +300,8 @@ impl Face {
     pub(super) async fn may_put(&self, caller: Option<&Caller>, event: (ApiGroup, &str, &str)) -> Result<(), Status> {
         let (group, namespace, name) = event;
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
-        let told = self.0.aliases.get(namespace, name);
-        let find = |lead| self.0.shards.find_named(told.as_ref()?, lead).filter(|found| !found.is_gone);
+        let posted = self.0.aliases.get(namespace, name);
+        let find = |lead| self.0.shards.find_named(posted.as_ref()?, lead).filter(|found| !found.is_gone);
         let found = find(Lead::Alias);
         let may_be_combined = found.is_none();
         let mut exists = self.exists(namespace, name, found).await;

@@ -10,8 +10,8 @@ use http_body_util::BodyExt as _;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use super::form::Form;
-use super::{Face, respond};
+use super::negotiate::AnswerFormat;
+use super::{Ingest, respond};
 use crate::access::{Access, Fairness, Turn, Turns};
 use crate::event::json::EventList;
 use crate::status::Status;
@@ -33,7 +33,7 @@ struct Made(Arc<Turn>);
 #[derive(Debug, Clone)]
 pub(super) struct CallerName(pub(super) SmolStr);
 
-impl Face {
+impl Ingest {
     /// Waits until a caller may have another list made; an empty name stands for all whose name is not known.
     pub(super) async fn list_turn(&self, caller: &str) -> Result<Turn, Status> {
         let turn = timeout(self.0.settings.request_timeout, self.0.lists.take(&caller.into())).await;
@@ -42,9 +42,9 @@ impl Face {
 
     /// Encodes a list. YAML of a long one takes seconds, so it is encoded on a thread for blocking work, in the turn in
     /// which it was read. The turn ends when the answer is compressed and counts.
-    pub(super) async fn encoded(&self, turn: Turn, form: Form, list: EventList) -> Response {
+    pub(super) async fn encoded(&self, turn: Turn, format: AnswerFormat, list: EventList) -> Response {
         let encoding = tokio::task::spawn_blocking(move || {
-            let mut response = respond::list(form, &list);
+            let mut response = respond::list(format, &list);
             response.extensions_mut().insert(Made(Arc::new(turn)));
             response
         });

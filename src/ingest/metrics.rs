@@ -7,7 +7,7 @@ use axum::http::Method;
 use axum::response::Response;
 use prometheus::{Histogram, IntCounter, IntGauge, PullingGauge, Registry};
 
-use super::Face;
+use super::Ingest;
 use super::admit::Answer;
 use crate::event::repair::Repair;
 use crate::metrics::Registrar;
@@ -59,10 +59,10 @@ impl Verb {
 }
 
 /// Layer that counts requests by the class of their answers.
-pub(super) async fn count(face: Face, request: Request, next: impl server::Answer) -> Response {
+pub(super) async fn count(ingest: Ingest, request: Request, next: impl server::Answer) -> Response {
     let verb = Verb::of(request.method());
     let response = next.run(request).await;
-    face.0.metrics.count_request(verb, response.status().as_u16());
+    ingest.0.metrics.count_request(verb, response.status().as_u16());
     response
 }
 
@@ -155,11 +155,11 @@ impl Metrics {
     }
 }
 
-impl Face {
+impl Ingest {
     /// Returns a gauge of the aliases, which are counted at each scrape.
     pub fn aliases_gauge(&self) -> PullingGauge {
-        let face = self.clone();
-        let count = move || face.0.aliases.len() as f64;
+        let ingest = self.clone();
+        let count = move || ingest.0.aliases.len() as f64;
         PullingGauge::new("eventweir_ingest_aliases", "Aliases; limit: ingest.maxAliases.", Box::new(count))
             .expect("a valid name")
     }

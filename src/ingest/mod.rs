@@ -1,6 +1,6 @@
 //! The HTTP interface that components talk to: the API server's own paths for Events.
 //!
-//! A request passes the layers of [`Face::service`], then the table of paths below. A POST then passes `decode`
+//! A request passes the layers of [`Ingest::service`], then the table of paths below. A POST then passes `decode`
 //! (Content-Type, size, JSON), the API server's validation, and its shard. Reads go to the upstream. Every refusal is a
 //! `Status` in the API server's words. A refused event gets no record; the ledger counts it.
 
@@ -9,7 +9,7 @@ mod admit;
 mod alias_table;
 mod aliases;
 mod apply;
-mod asked;
+mod request_head;
 mod batch;
 mod changes;
 mod create;
@@ -18,24 +18,24 @@ mod decode;
 mod delete;
 mod discovery;
 mod finish;
-mod form;
+mod negotiate;
 mod guard;
-mod hold;
+mod pause;
 mod indent;
 mod lists;
-mod look;
+mod explain;
 mod metrics;
 mod occurrence;
 mod options;
-mod partial;
+mod partial_metadata;
 mod patch;
 mod read;
 mod rejection;
 mod respond;
 mod settings;
 mod table;
-mod undone;
-mod unread;
+mod forwarded_change;
+mod discard;
 mod update;
 mod watch;
 mod websocket;
@@ -61,14 +61,14 @@ use rejection::Rejection;
 pub use admit::Admission;
 pub use aliases::Aliases;
 pub use decode::incomplete;
+pub use discard::discard;
+pub use explain::TopQuery;
+pub use forwarded_change::{Kept, Undone};
 pub(crate) use guard::purpose;
-pub use look::TopQuery;
 pub use metrics::Metrics;
 pub(crate) use options::{is_watch_path, sets};
 pub use respond::refusal;
 pub use settings::Settings;
-pub use undone::{Kept, Undone};
-pub use unread::discard;
 
 use crate::access::{Access, Turns};
 use crate::event_log::EventLog;
@@ -118,7 +118,7 @@ pub struct Shared {
 
 /// The state that all request handlers share.
 #[derive(Debug, Clone)]
-pub struct Face(Arc<Inner>);
+pub struct Ingest(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -151,12 +151,12 @@ struct Inner {
     // LIMIT: `max_read_bytes`, but room for two bodies in a caller's part; further bodies are refused with 429.
     bodies: FairPlaces,
     /// Places for readers of the tap.
-    // LIMIT: `look::READERS`.
+    // LIMIT: `explain::READERS`.
     readers: FairPlaces,
     admission: OnceLock<admit::Admitting>,
 }
 
-impl Face {
+impl Ingest {
     /// Returns an HTTP interface for these shards and this upstream.
     pub fn new(
         settings: Settings,
@@ -185,7 +185,7 @@ impl Face {
             batches: FairPlaces::new(batch::BATCHES, metrics.batches.clone()),
             changes: FairPlaces::new(changes::CHANGES, metrics.changes.clone()),
             bodies: FairPlaces::new(bodies, metrics.read_bytes.clone()),
-            readers: FairPlaces::new(look::READERS, metrics.taps.clone()),
+            readers: FairPlaces::new(explain::READERS, metrics.taps.clone()),
             admission: OnceLock::new(),
             metrics,
         }))
@@ -205,7 +205,7 @@ impl Face {
             // headers of every answer.
             .layer(layer(self.clone(), finish::finish))
             // Reads what a refusal has left of a body over HTTP/2.
-            .layer(layer((), unread::unread))
+            .layer(layer((), discard::unread))
             // Refuses requests that a browser sends for a web page of another origin.
             .layer(layer(origins, of_our_origin))
             // Removes a slash at the end, which the API server ignores and the next layers and the router do not.
@@ -231,7 +231,7 @@ impl Face {
     }
 }
 
-fn routes() -> Vec<(String, MethodRouter<Face>)> {
+fn routes() -> Vec<(String, MethodRouter<Ingest>)> {
     let mut routes = discovery::routes();
     // Not nested: a nested router builds the URI of each request again.
     for group in ["/api/v1", "/apis/events.k8s.io/v1"] {
@@ -247,16 +247,16 @@ fn routes() -> Vec<(String, MethodRouter<Face>)> {
         ]);
     }
     routes.push((guard::BATCH.to_owned(), post(batch::batch)));
-    routes.push((look::EXPLAIN.to_owned(), get(look::explain)));
-    routes.push((look::TOP.to_owned(), get(look::top)));
-    routes.push((look::TAP.to_owned(), get(look::tap)));
-    routes.push((look::SHADOW.to_owned(), get(look::shadow)));
+    routes.push((explain::EXPLAIN.to_owned(), get(explain::explain)));
+    routes.push((explain::TOP.to_owned(), get(explain::top)));
+    routes.push((explain::TAP.to_owned(), get(explain::tap)));
+    routes.push((explain::SHADOW.to_owned(), get(explain::shadow)));
     routes.push((admit::PATH.to_owned(), post(admit::admit)));
     routes
 }
 
 /// Refuses all other methods, also HEAD, which axum adds to GET.
-fn only(methods: MethodRouter<Face>) -> MethodRouter<Face> {
+fn only(methods: MethodRouter<Ingest>) -> MethodRouter<Ingest> {
     on(MethodFilter::HEAD, method_not_allowed).merge(methods.fallback(method_not_allowed))
 }
 
@@ -328,11 +328,11 @@ mod tests {
 
     const MAX_LIST_BYTES: NonZeroUsize = NonZeroUsize::new(600_000).unwrap();
 
-    fn face() -> (Face, prometheus::Registry) {
+    fn ingest() -> (Ingest, prometheus::Registry) {
         guarded(access::Settings::default())
     }
 
-    pub(super) fn guarded(settings: access::Settings) -> (Face, prometheus::Registry) {
+    pub(super) fn guarded(settings: access::Settings) -> (Ingest, prometheus::Registry) {
         let registry = prometheus::Registry::new();
         let (clock, one) = (Clock::simulated(1_772_352_000_000_000_000), NonZeroUsize::MIN);
         let secret = KeySecret(7, 9);
@@ -350,7 +350,7 @@ mod tests {
         let upstream_up = IntGauge::new("up", "up").unwrap();
         let shared = Shared { access, tasks, stop, listed, spool: None, shadow, upstream_up };
         let (aliases, metrics) = (Aliases::new(one, secret), Metrics::new(&registry));
-        (Face::new(settings, shards, upstream, aliases, metrics, EventLog::none(), shared), registry)
+        (Ingest::new(settings, shards, upstream, aliases, metrics, EventLog::none(), shared), registry)
     }
 
     /// Returns a path of the table with values for its parameters.
@@ -362,7 +362,7 @@ mod tests {
     /// Each layer leaves a trace in the answer to a request with an invalid deadline.
     #[tokio::test]
     async fn every_route_passes_every_layer() {
-        let (face, registry) = face();
+        let (ingest, registry) = ingest();
         let requests = || {
             let families = registry.gather();
             let family = families.iter().find(|family| family.name() == "eventweir_ingest_requests_total").unwrap();
@@ -375,7 +375,8 @@ mod tests {
             for method in &methods {
                 let request = Request::builder().method(method).uri(format!("{path}?timeout=abc"));
                 let before = requests();
-                let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(Body::empty()).unwrap()).await;
+                let Ok(answer) =
+                    ingest.service(Origins::any_host()).oneshot(request.body(Body::empty()).unwrap()).await;
                 assert_eq!(requests() - before, 1.0, "{method} {path} is not counted");
                 assert!(answer.headers().contains_key(CACHE_CONTROL), "{method} {path} is not finished");
                 // A watch has `timeoutSeconds` as its deadline instead.
@@ -383,7 +384,7 @@ mod tests {
                 assert_eq!(has_deadline, !path.contains("/watch/"), "{method} {path}: {answer:?}");
                 let foreign = Request::builder().method(method).uri(path).header("Origin", "http://evil.example");
                 let foreign = foreign.header("Host", "localhost").body(Body::empty()).unwrap();
-                let Ok(answer) = face.service(Origins::any_host()).oneshot(foreign).await;
+                let Ok(answer) = ingest.service(Origins::any_host()).oneshot(foreign).await;
                 assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{method} {path} is answered to any page");
             }
         }
@@ -392,7 +393,7 @@ mod tests {
     #[tokio::test]
     async fn long_lists_that_their_caller_does_not_read_keep_others_out_only_together() {
         const LIST: &str = "/api/v1/events";
-        let face = shared(access::Fairness::default());
+        let ingest = shared(access::Fairness::default());
         for number in 0..200 {
             let mut event = crate::event::Event::default();
             event.metadata.namespace = "shop".into();
@@ -400,15 +401,15 @@ mod tests {
             event.metadata.name = format!("web-{number}").into();
             event.message = "x".repeat(1000).into();
             let writer = Writer { manager: "test".into(), group: ApiGroup::Core };
-            face.0.upstream.update(event, &UpdateOptions { writer, dry_run: false }).await.unwrap();
+            ingest.0.upstream.update(event, &UpdateOptions { writer, dry_run: false }).await.unwrap();
         }
-        let list = async |reader: &str, path: &str| ask(&face, reader, Method::GET, path, "").await;
+        let list = async |reader: &str, path: &str| ask(&ingest, reader, Method::GET, path, "").await;
         let unread = list("a", LIST).await;
         let size = unread.body().size_hint().exact().unwrap();
         assert_eq!(unread.status(), StatusCode::OK);
         let all = MAX_LIST_BYTES.get() as u64;
         assert!(size <= all / 2 && size > all / 3, "{size}");
-        assert_eq!(face.0.metrics.list_bytes.get(), size.cast_signed());
+        assert_eq!(ingest.0.metrics.list_bytes.get(), size.cast_signed());
         assert_eq!(list("a", LIST).await.status(), StatusCode::TOO_MANY_REQUESTS, "a caller has half");
         assert_eq!(list("a", "/api/v1/events?limit=5").await.status(), StatusCode::OK, "a short answer is not counted");
         let other = list("b", LIST).await;
@@ -421,20 +422,20 @@ mod tests {
         drop((unread, other));
         let whole = list("a", LIST).await.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(whole.len() as u64, size);
-        assert_eq!(face.0.metrics.list_bytes.get(), 0);
+        assert_eq!(ingest.0.metrics.list_bytes.get(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_list_waits_for_its_turn_and_is_refused_in_time() {
-        let (face, _) = face();
+        let (ingest, _) = ingest();
         let list = async || {
             let request = Request::get("/api/v1/events").body(Body::empty()).unwrap();
-            let Ok(answer) = face.service(Origins::any_host()).oneshot(request).await;
+            let Ok(answer) = ingest.service(Origins::any_host()).oneshot(request).await;
             answer.status()
         };
         let mut turns = Vec::new();
         for _ in 0..Settings::default().max_lists.get() {
-            turns.push(face.list_turn("").await.unwrap());
+            turns.push(ingest.list_turn("").await.unwrap());
         }
         assert_eq!(list().await, StatusCode::TOO_MANY_REQUESTS);
         let (status, ()) = tokio::join!(list(), async { drop(turns.pop()) });
@@ -445,7 +446,8 @@ mod tests {
     fn a_path_to_events_asks_for_events() {
         for (path, _) in routes() {
             let leads_to_events = path.ends_with("/events") || path.contains("/events/");
-            let is_about_events = [look::EXPLAIN, look::TOP, look::TAP, look::SHADOW].contains(&path.as_str());
+            let is_about_events =
+                [explain::EXPLAIN, explain::TOP, explain::TAP, explain::SHADOW].contains(&path.as_str());
             let attributes = guard::attributes(&Method::GET, &filled(&path).parse().unwrap());
             let asks_for_events = matches!(attributes.target, access::Target::Resource { resource: "events", .. });
             assert_eq!(asks_for_events, is_about_events || leads_to_events && path != guard::BATCH, "{path}");
@@ -455,7 +457,7 @@ mod tests {
     #[tokio::test]
     async fn no_route_but_health_is_without_authentication() {
         let tokens = access::TokenReview { is_on: true, ..access::TokenReview::default() };
-        let (face, _) = guarded(access::Settings { tokens, ..access::Settings::default() });
+        let (ingest, _) = guarded(access::Settings { tokens, ..access::Settings::default() });
         let health = ["/healthz", "/livez", "/readyz"];
         let paths: Vec<String> = routes().iter().map(|(path, _)| filled(path)).collect();
         assert!(health.iter().all(|path| paths.iter().any(|known| known == path)), "{paths:?}");
@@ -464,7 +466,7 @@ mod tests {
         {
             for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::HEAD] {
                 let request = Request::builder().method(&method).uri(path).body(Body::empty()).unwrap();
-                let Ok(answer) = face.service(Origins::any_host()).oneshot(request).await;
+                let Ok(answer) = ingest.service(Origins::any_host()).oneshot(request).await;
                 let is_refused = answer.status() == StatusCode::UNAUTHORIZED;
                 assert_eq!(is_refused, !health.contains(&path.trim_end_matches('/')), "{method} {path}");
             }
@@ -479,13 +481,14 @@ mod tests {
         let allow_paths = access::AllowPaths(vec![Pattern::Prefix("/".into())]);
         let policy = vec![access::Rule { users: vec![Pattern::Exact("a".into())], ..Default::default() }];
         let defaults = access::Settings::default();
-        let (face, _) = guarded(access::Settings { tokens, anonymous: true, allow_paths, policy, ..defaults });
-        let looks = [look::EXPLAIN, look::TOP, look::TAP, look::SHADOW, "/api/v1/namespaces/shop/events"];
+        let (ingest, _) = guarded(access::Settings { tokens, anonymous: true, allow_paths, policy, ..defaults });
+        let looks = [explain::EXPLAIN, explain::TOP, explain::TAP, explain::SHADOW, "/api/v1/namespaces/shop/events"];
         for (method, path) in looks.map(|path| (Method::GET, path)).into_iter().chain([(Method::POST, admit::PATH)]) {
             for end in ["", "/"] {
                 let uri = format!("{path}{end}?namespace=shop&object=pod/a");
                 let request = Request::builder().method(&method).uri(uri);
-                let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(Body::empty()).unwrap()).await;
+                let Ok(answer) =
+                    ingest.service(Origins::any_host()).oneshot(request.body(Body::empty()).unwrap()).await;
                 assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{path}{end}");
             }
         }
@@ -494,7 +497,7 @@ mod tests {
     /// Fault: curl reported the reset of the stream, and not the refusal.
     #[tokio::test]
     async fn a_refused_body_is_read_over_http2() {
-        let (face, _) = face();
+        let (ingest, _) = ingest();
         for (version, is_read) in [(Version::HTTP_2, true), (Version::HTTP_11, false)] {
             let parts = Arc::new(std::sync::atomic::AtomicUsize::new(0));
             let counted = Arc::clone(&parts);
@@ -505,7 +508,7 @@ mod tests {
             // Endless, so what is read ends at the limit.
             let body = Body::from_stream(futures_util::stream::iter(0..).map(part));
             let request = Request::post("/api/v1/namespaces/shop/events").version(version).header("Accept", "text/css");
-            let Ok(answer) = face.service(Origins::any_host()).oneshot(request.body(body).unwrap()).await;
+            let Ok(answer) = ingest.service(Origins::any_host()).oneshot(request.body(body).unwrap()).await;
             assert_eq!(answer.status(), StatusCode::NOT_ACCEPTABLE);
             assert_eq!(parts.load(std::sync::atomic::Ordering::Relaxed), if is_read { 66 } else { 0 });
         }
@@ -519,7 +522,7 @@ mod tests {
                 panic!("a panic that the test asked for")
             });
         let request = Request::post(guard::BATCH).body(Body::from_stream(broken)).unwrap();
-        let Ok(answer) = face().0.service(Origins::any_host()).oneshot(request).await;
+        let Ok(answer) = ingest().0.service(Origins::any_host()).oneshot(request).await;
         assert!(axum::body::to_bytes(answer.into_body(), 1).await.is_err());
     }
 
@@ -535,7 +538,7 @@ mod tests {
             ("/api/v1/events", StatusCode::METHOD_NOT_ALLOWED),
         ] {
             let request = Request::builder().method(Method::POST).uri(path).body(Body::from(event)).unwrap();
-            let Ok(answer) = face().0.service(Origins::any_host()).oneshot(request).await;
+            let Ok(answer) = ingest().0.service(Origins::any_host()).oneshot(request).await;
             assert_eq!(answer.status(), status, "{path}");
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::aliases::{is_of_one_line, is_same_series, total};
 use super::rejection::Rejection;
-use super::{Ack, Face};
+use super::{Ack, Ingest};
 use crate::correlator::Policy;
 use crate::event::{Event, ManagedFields, ObjectMeta, Time};
 use crate::ledger::RejectReason;
@@ -22,7 +22,7 @@ pub(super) struct Taken {
     pub(super) total: Option<Box<(Event, u32)>>,
 }
 
-impl Face {
+impl Ingest {
     /// Waits until the upstream's events are listed, if one of these has a total: the clients' lines on the records
     /// show how much of it is new.
     // LIMIT: `history::DEADLINE`.
@@ -54,7 +54,7 @@ impl Face {
             }
             Ack::Written => shards.accept_and_wait(occurrence, occurrences, &policy, user),
         };
-        let (accepted, waiting) = accepted.inspect_err(|_full| self.tell_full(event, occurrences, user))?;
+        let (accepted, waiting) = accepted.inspect_err(|_full| self.report_full(event, occurrences, user))?;
         self.note(event, occurrences, accepted.outcome, user);
         Ok(Taken { outcome: accepted.outcome, waiting, total: None })
     }
@@ -82,7 +82,7 @@ impl Face {
             let event = logged.next();
             let Accepted { outcome, .. } = accepted.inspect_err(|_full| {
                 if let Some(event) = &event {
-                    self.tell_full(event, 1, user);
+                    self.report_full(event, 1, user);
                 }
             })?;
             match &event {
@@ -131,7 +131,7 @@ impl Face {
         let occurrence = occurrence(event.clone(), &policy, || None);
         let admitted = self.0.shards.admit(&policy, occurrence, occurrences, as_it_is, limit, user);
         let (accepted, writer) = admitted.inspect_err(|unable| match unable {
-            Unable::Full => self.tell_full(event, occurrences, user),
+            Unable::Full => self.report_full(event, occurrences, user),
             Unable::Late => {}
         })?;
         self.note(event, occurrences, accepted.outcome, user);
@@ -172,7 +172,7 @@ impl Face {
     /// Records for `explain` and the tap that occurrences of a decoded event were rejected.
     pub(super) fn note_rejection(&self, event: &Event, occurrences: u32, rejection: &Rejection) {
         self.0.shards.note_rejection(event, occurrences, rejection.reason, &rejection.status.message);
-        self.tell_rejection(event, occurrences, rejection.reason, "");
+        self.report_rejection(event, occurrences, rejection.reason, "");
     }
 
     /// Records for `explain` that a change of an event was refused which is no occurrence: a PUT, an apply, or a patch
@@ -182,11 +182,11 @@ impl Face {
     }
 
     /// Reports to the tap that a shard was full; the shard has recorded it for `explain`.
-    fn tell_full(&self, event: &Event, occurrences: u32, user: &str) {
-        self.tell_rejection(event, occurrences, RejectReason::Full, user);
+    fn report_full(&self, event: &Event, occurrences: u32, user: &str) {
+        self.report_rejection(event, occurrences, RejectReason::Full, user);
     }
 
-    fn tell_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason, user: &str) {
+    fn report_rejection(&self, event: &Event, occurrences: u32, reason: RejectReason, user: &str) {
         let wall = || self.0.shards.clock().now().wall;
         self.0.shards.tap().send(event, "rejected", reason.label(), occurrences.into(), user, wall);
     }

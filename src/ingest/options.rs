@@ -57,8 +57,8 @@ impl Faults {
         if self.0.is_empty() {
             return Ok(());
         }
-        let told: Vec<String> = self.0.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
-        let message = format!("invalid {kind}: {}", told.join("; "));
+        let texts: Vec<String> = self.0.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let message = format!("invalid {kind}: {}", texts.join("; "));
         Err(Status::new(422, "Invalid", message).with_details(StatusDetails {
             group: "meta.k8s.io".to_owned(),
             kind: kind.to_owned(),
@@ -339,11 +339,11 @@ mod tests {
 
     #[test]
     fn faults_of_a_manager_are_limited() {
-        for (letters, told) in [(100, 100), (4_000, FAULTS_MAX)] {
+        for (letters, texts) in [(100, 100), (4_000, FAULTS_MAX)] {
             let query = format!("fieldManager={}&dryRun=Some", "%07".repeat(letters));
             let causes = of_write("UpdateOptions", Some(&query)).unwrap_err().details.unwrap().causes;
             let each = causes.iter().filter(|cause| cause.reason == "FieldValueInvalid").count();
-            assert_eq!(each, told, "{letters}");
+            assert_eq!(each, texts, "{letters}");
             assert_eq!(causes[0].reason == "FieldValueTooLong", letters > FIELD_MANAGER_MAX);
             assert_eq!(causes.last().unwrap().field, "dryRun", "later faults are reported too");
         }

@@ -4,10 +4,10 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::asked::Asked;
 use super::rejection::as_asked;
+use super::request_head::RequestHead;
 use super::websocket::Upgrade;
-use super::{Face, options, respond, watch};
+use super::{Ingest, options, respond, watch};
 use crate::event::json::EventList;
 use crate::event::{Event, conversion};
 use crate::shard::{Found, Lead};
@@ -18,22 +18,22 @@ use crate::upstream::{ListOptions, Version};
 const FOLDED_SHOWN: usize = 500;
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
-pub(super) async fn get(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
-    let form = asked.form(&face)?;
-    let version = options::version_of_get(asked.query())?;
-    let Asked { group, namespace, name, .. } = asked;
-    let event = face.event_of(&namespace, &name, version).await.map_err(|status| as_asked(group, &name, status))?;
-    Ok(respond::event(form, StatusCode::OK, &event, None))
+pub(super) async fn get(State(ingest): State<Ingest>, head: RequestHead) -> Result<Response, Status> {
+    let format = head.form(&ingest)?;
+    let version = options::version_of_get(head.query())?;
+    let RequestHead { group, namespace, name, .. } = head;
+    let event = ingest.event_of(&namespace, &name, version).await.map_err(|status| as_asked(group, &name, status))?;
+    Ok(respond::event(format, StatusCode::OK, &event, None))
 }
 
-impl Face {
+impl Ingest {
     /// Returns the event of a client's name, from a state of the upstream that is not older than `version`.
     ///
     /// An alias leads to the record that counts its event, which is shown under the alias. While the upstream does not
     /// have the newest state of the record, the state in the outbox is shown.
     pub(super) async fn event_of(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
-        let told = self.0.aliases.get(namespace, name);
-        let find = |lead| told.as_ref().and_then(|told| Some((told, self.0.shards.find_named(told, lead)?)));
+        let posted = self.0.aliases.get(namespace, name);
+        let find = |lead| posted.as_ref().and_then(|posted| Some((posted, self.0.shards.find_named(posted, lead)?)));
         let found = find(Lead::Alias);
         let may_be_combined = found.is_none();
         let mut event = self.event_of_record((namespace, name), version, found).await;
@@ -45,7 +45,9 @@ impl Face {
         }
         let event = match event {
             // An event folded into a storm record is not in the upstream.
-            Err(status) if status.code == 404 => told.and_then(|told| self.0.shards.folded_like(&told)).ok_or(status),
+            Err(status) if status.code == 404 => {
+                posted.and_then(|posted| self.0.shards.folded_like(&posted)).ok_or(status)
+            }
             event => event,
         };
         event.map(|mut event| {
@@ -63,13 +65,13 @@ impl Face {
         found: Option<(&Event, Found)>,
     ) -> Result<Event, Status> {
         let upstream = &self.0.upstream;
-        let Some((told, found)) = found else { return upstream.get_not_older(namespace, name, version).await };
+        let Some((posted, found)) = found else { return upstream.get_not_older(namespace, name, version).await };
         // Another record may have the name of one that is not stored.
         if let Some(owed) = found.unsettled.as_ref().filter(|_| !found.stored) {
             return Ok(owed.clone());
         }
         let answer = upstream.get_not_older(namespace, &found.name, version).await;
-        let is_its = answer.as_ref().is_ok_and(|stored| self.0.shards.is_of(told, &found, stored));
+        let is_its = answer.as_ref().is_ok_and(|stored| self.0.shards.is_of(posted, &found, stored));
         match (found.unsettled, answer) {
             // The stored event, updated with the pending write.
             (Some(owed), Ok(mut stored)) if is_its => {
@@ -85,30 +87,34 @@ impl Face {
 }
 
 /// `GET /api/v1/namespaces/{namespace}/events`, and `GET /api/v1/events` of all namespaces.
-pub(super) async fn list(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Status> {
-    if options::asks_for_watch(asked.query()) {
-        return watch::watch(State(face), upgrade, asked).await;
+pub(super) async fn list(
+    State(ingest): State<Ingest>,
+    upgrade: Upgrade,
+    head: RequestHead,
+) -> Result<Response, Status> {
+    if options::asks_for_watch(head.query()) {
+        return watch::watch(State(ingest), upgrade, head).await;
     }
-    let form = asked.form(&face)?;
-    let options = options::of_list(asked.group, asked.query())?;
-    let turn = face.list_turn(asked.user()).await?;
-    let mut list = face.0.upstream.list(asked.namespace(), &options).await?;
-    add_folded(&face, &asked, &options, &mut list);
-    Ok(face.encoded(turn, form, list).await)
+    let format = head.form(&ingest)?;
+    let options = options::of_list(head.group, head.query())?;
+    let turn = ingest.list_turn(head.user()).await?;
+    let mut list = ingest.0.upstream.list(head.namespace(), &options).await?;
+    add_folded(&ingest, &head, &options, &mut list);
+    Ok(ingest.encoded(turn, format, list).await)
 }
 
 /// Adds folded events to the last page of a list of one object's events. They have neither uid nor version, and are in
 /// no watch.
-fn add_folded(face: &Face, asked: &Asked, options: &ListOptions, list: &mut EventList) {
+fn add_folded(ingest: &Ingest, head: &RequestHead, options: &ListOptions, list: &mut EventList) {
     let ListOptions { limit, field_selector, label_selector, version, .. } = options;
     if !field_selector.is_of_object() || *version != Version::Newest || !list.continue_token.is_empty() {
         return;
     }
     let room = if *limit == 0 { FOLDED_SHOWN } else { limit.saturating_sub(list.items.len()).min(FOLDED_SHOWN) };
     let is_asked = |event: &Event| {
-        asked.namespace().is_none_or(|namespace| event.metadata.namespace == namespace)
+        head.namespace().is_none_or(|namespace| event.metadata.namespace == namespace)
             && field_selector.matches(event)
             && label_selector.matches(event)
     };
-    list.items.extend(face.0.shards.folded(room, is_asked));
+    list.items.extend(ingest.0.shards.folded(room, is_asked));
 }

@@ -1,4 +1,4 @@
-//! Answers in the API server's form.
+//! Answers in the API server's format.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING, X_CONTE
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use super::form::{Form, Media, View};
+use super::forwarded_change::Kept;
+use super::negotiate::{AnswerFormat, Media, View};
 use super::table::{self, Columns, Table};
-use super::undone::Kept;
-use super::{indent, partial, yaml};
+use super::{indent, partial_metadata, yaml};
 use crate::event::Event;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf;
@@ -64,31 +64,31 @@ pub(super) fn go_escaped(json: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a `Success` Status, for a request without an object to show.
-pub(super) fn success(form: Form, details: StatusDetails) -> Response {
-    if form.media != Media::Protobuf {
-        return encoded(form, StatusCode::OK, success_json(&details));
+pub(super) fn success(format: AnswerFormat, details: StatusDetails) -> Response {
+    if format.media != Media::Protobuf {
+        return encoded(format, StatusCode::OK, success_json(&details));
     }
     let mut body = Vec::new();
     protobuf::write_success(details, &mut body);
-    encoded(form, StatusCode::OK, body)
+    encoded(format, StatusCode::OK, body)
 }
 
-/// Returns a body of this form: protobuf, or compact JSON.
-fn encoded(form: Form, code: StatusCode, body: Vec<u8>) -> Response {
-    match form.media {
-        Media::Protobuf => bytes(code, form.media, body),
-        Media::Json | Media::Yaml => document(code, form.media, form.pretty, body),
+/// Returns a body of this format: protobuf, or compact JSON.
+fn encoded(format: AnswerFormat, code: StatusCode, body: Vec<u8>) -> Response {
+    match format.media {
+        Media::Protobuf => bytes(code, format.media, body),
+        Media::Json | Media::Yaml => document(code, format.media, format.pretty, body),
     }
 }
 
 /// Returns an event, with `outcome` if it was accepted.
-pub(super) fn event(form: Form, code: StatusCode, event: &Event, outcome: Option<Outcome>) -> Response {
-    let mut response = if let View::PartialList(_) = form.view {
+pub(super) fn event(format: AnswerFormat, code: StatusCode, event: &Event, outcome: Option<Outcome>) -> Response {
+    let mut response = if let View::PartialList(_) = format.view {
         mismatch("PartialObjectMetadataList", "is not a list (*core.Event)")
     } else {
         let mut body = Vec::with_capacity(1024);
-        write_event(form, Columns::Described, event, &mut body);
-        encoded(form, code, body)
+        write_event(format, Columns::Described, event, &mut body);
+        encoded(format, code, body)
     };
     if let Some(outcome) = outcome {
         response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.label()));
@@ -158,8 +158,8 @@ pub(super) fn warn(response: &mut Response, warning: &str) {
     }
 }
 
-pub(super) fn list(form: Form, list: &EventList) -> Response {
-    let Form { group, view, media, now, .. } = form;
+pub(super) fn list(format: AnswerFormat, list: &EventList) -> Response {
+    let AnswerFormat { group, view, media, now, .. } = format;
     let mut body = Vec::with_capacity(1024);
     let out = &mut body;
     match (view, media) {
@@ -171,19 +171,19 @@ pub(super) fn list(form: Form, list: &EventList) -> Response {
         (View::PartialList(version), Media::Protobuf) => {
             protobuf::write_partial_list(version.label(), list, out);
         }
-        (View::PartialList(version), Media::Json | Media::Yaml) => partial::write_list(version, list, out),
+        (View::PartialList(version), Media::Json | Media::Yaml) => partial_metadata::write_list(version, list, out),
         // A table is never negotiated in protobuf.
         (View::Table(version, include), _) => {
             let columns = Columns::Described;
             table::write(&Table { group, version, include, columns, now }, list, out);
         }
     }
-    encoded(form, StatusCode::OK, body)
+    encoded(format, StatusCode::OK, body)
 }
 
-/// Appends an event in the view of the form, as protobuf or as JSON. `columns` is for a table.
-pub(super) fn write_event(form: Form, columns: Columns, event: &Event, out: &mut Vec<u8>) {
-    let Form { group, view, media, now, .. } = form;
+/// Appends an event in the view of the format, as protobuf or as JSON. `columns` is for a table.
+pub(super) fn write_event(format: AnswerFormat, columns: Columns, event: &Event, out: &mut Vec<u8>) {
+    let AnswerFormat { group, view, media, now, .. } = format;
     match (view, media) {
         (View::Whole, Media::Protobuf) => protobuf::write(group, event, out),
         (View::Whole, Media::Json | Media::Yaml) => json::write_json(group, event, out),
@@ -191,7 +191,7 @@ pub(super) fn write_event(form: Form, columns: Columns, event: &Event, out: &mut
             protobuf::write_partial(version.label(), event, out);
         }
         (View::Partial(version) | View::PartialList(version), Media::Json | Media::Yaml) => {
-            partial::write(version, event, out);
+            partial_metadata::write(version, event, out);
         }
         (View::Table(version, include), _) => {
             // A copy: tables are requested by people, so rarely.
@@ -202,7 +202,7 @@ pub(super) fn write_event(form: Form, columns: Columns, event: &Event, out: &mut
     }
 }
 
-/// Refuses to show the result of a request in a form that it cannot have. The request is carried out, as by the API
+/// Refuses to show the result of a request in a format that it cannot have. The request is carried out, as by the API
 /// server, so it is not passed on.
 fn mismatch(requested: &str, but: &str) -> Response {
     let message = format!("you requested {requested}, but the requested object {but}");

@@ -3,8 +3,8 @@
 //! Mirrors `k8s.io/kubernetes/pkg/printers/internalversion/printers.go` (`printEvent`) and
 //! `k8s.io/apimachinery/pkg/util/duration`.
 
-use super::form::{Include, MetaVersion};
-use super::partial;
+use super::negotiate::{Include, MetaVersion};
+use super::partial_metadata;
 use crate::event::json::{self, EventList};
 use crate::event::{ApiGroup, Event, MicroTime, Time};
 
@@ -55,7 +55,7 @@ const NAME: &str = "Name must be unique within a namespace. Is required when cre
                     https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 
 pub(super) fn write(table: &Table, list: &EventList, out: &mut Vec<u8>) {
-    partial::head("Table", table.version, out);
+    partial_metadata::head("Table", table.version, out);
     json::write_list_meta(list, out);
     match table.columns {
         Columns::Described => write_columns(out),
@@ -112,7 +112,7 @@ fn row(table: &Table, event: &Event, out: &mut Vec<u8>) {
     json::write_text(&event.metadata.name, out);
     out.extend_from_slice(br#"],"object":"#);
     match table.include {
-        Include::Metadata => partial::write(table.version, event, out),
+        Include::Metadata => partial_metadata::write(table.version, event, out),
         Include::Object => json::write_json(table.group, event, out),
         Include::None => out.extend_from_slice(b"null"),
     }

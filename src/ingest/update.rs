@@ -7,11 +7,11 @@ use axum::http::{Extensions, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use smol_str::SmolStr;
 
-use super::asked::Asked;
-use super::form::Form;
+use super::forwarded_change::{self, Effect, Kept, Refusal, Undone};
+use super::negotiate::AnswerFormat;
 use super::rejection::under;
-use super::undone::{self, Effect, Kept, Refusal, Undone};
-use super::{Face, ack, aliases, decode, options, respond};
+use super::request_head::RequestHead;
+use super::{Ingest, ack, aliases, decode, options, respond};
 use crate::access::Extent;
 use crate::event::json::Decoded;
 use crate::event::{Event, validate};
@@ -21,38 +21,43 @@ use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
 
 /// `PUT …/namespaces/{namespace}/events/{name}`
-pub(super) async fn update(State(face): State<Face>, asked: Asked, body: Body) -> Response {
+pub(super) async fn update(State(ingest): State<Ingest>, head: RequestHead, body: Body) -> Response {
     let mut warnings = Vec::new();
-    let received = receive(&face, &asked, body, &mut warnings).await;
+    let received = receive(&ingest, &head, body, &mut warnings).await;
     respond::warned(received.into_response(), &warnings)
 }
 
-async fn receive(face: &Face, asked: &Asked, body: Body, warnings: &mut Vec<String>) -> Result<Response, Refusal> {
-    let Asked { group, namespace, name, .. } = asked;
-    let form = asked.form(face)?;
-    let options = options::of_write("UpdateOptions", asked.query())?;
-    let media = decode::media(&asked.headers)?;
-    let body = decode::read(body, &face.0.settings, (&face.0.bodies, asked.user())).await?;
+async fn receive(
+    ingest: &Ingest,
+    head: &RequestHead,
+    body: Body,
+    warnings: &mut Vec<String>,
+) -> Result<Response, Refusal> {
+    let RequestHead { group, namespace, name, .. } = head;
+    let format = head.form(ingest)?;
+    let options = options::of_write("UpdateOptions", head.query())?;
+    let media = decode::media(&head.headers)?;
+    let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await?;
     let Decoded { mut event, warnings: of_members } = decode::event(*group, media, &body, options.validation)?;
     *warnings = of_members;
     validate::adopt_path(&mut event, namespace, name)?;
     let dry_run = options.dry_run;
     let put = async {
-        face.check_source(asked.caller.as_ref(), *group, &event, Extent::Whole)?;
+        ingest.check_source(head.caller.as_ref(), *group, &event, Extent::Whole)?;
         let (total, body) = (Some(aliases::total(&event)), body.clone());
         let change = Change { event: Some(&event), line: Line::Stated, total, dry_run, body };
-        let options = UpdateOptions { writer: asked.writer(), dry_run };
+        let options = UpdateOptions { writer: head.writer(), dry_run };
         // A copy, because a refusal is recorded with the original event.
-        let (upstream, mut event) = (face.0.upstream.clone(), event.clone());
+        let (upstream, mut event) = (ingest.0.upstream.clone(), event.clone());
         let write = async move |stored_name| {
             event.metadata.name = stored_name;
             upstream.update(event, &options).await
         };
-        set(face, asked, form, change, write).await
+        set(ingest, head, format, change, write).await
     };
     let (response, of_upstream) = put.await.inspect_err(|refusal| {
         if !dry_run {
-            face.note_refused_change(&event, "PUT", &refusal.status);
+            ingest.note_refused_change(&event, "PUT", &refusal.status);
         }
     })?;
     warnings.extend(of_upstream);
@@ -75,24 +80,24 @@ pub(super) struct Change<'a> {
 /// Checks that the caller may change the event, lets `write` change it under the record's name, and answers with it under
 /// the client's name, and with the upstream's warnings.
 pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'static>(
-    face: &Face,
-    asked: &Asked,
-    form: Form,
+    ingest: &Ingest,
+    head: &RequestHead,
+    format: AnswerFormat,
     change: Change<'_>,
     write: impl FnOnce(SmolStr) -> W + Send + 'static,
 ) -> Result<(Response, Vec<String>), Refusal> {
-    let Asked { group, namespace, name, .. } = asked;
+    let RequestHead { group, namespace, name, .. } = head;
     let Change { event, line, total, dry_run, body } = change;
-    let (caller, changed) = (asked.caller.as_ref(), (*group, namespace.as_str(), name.as_str()));
-    face.check_changed(caller, changed).await?;
-    face.may_put(caller, changed).await?;
+    let (caller, changed) = (head.caller.as_ref(), (*group, namespace.as_str(), name.as_str()));
+    ingest.check_changed(caller, changed).await?;
+    ingest.may_put(caller, changed).await?;
     if !dry_run {
-        face.limit(caller, namespace, event)?;
+        ingest.limit(caller, namespace, event)?;
     }
     let setting = {
-        let (face, group, namespace, name) = (face.clone(), *group, namespace.clone(), name.clone());
+        let (ingest, group, namespace, name) = (ingest.clone(), *group, namespace.clone(), name.clone());
         async move {
-            let held = face.hold(group, &namespace, &name).await?;
+            let held = ingest.hold(group, &namespace, &name).await?;
             let stored_name = held.as_ref().map_or_else(|| name.as_str().into(), Held::name);
             let updated = write(stored_name.clone()).await.map_err(|status| under(&name, &stored_name, status));
             let mut marks = Extensions::new();
@@ -102,34 +107,35 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
                     shown.metadata.name = name.into();
                     if line == Line::Unstated {
                         // The client's next patches count on from its own total.
-                        face.0.aliases.relabel(&namespace, &shown.metadata.name, &shown, line);
+                        ingest.0.aliases.relabel(&namespace, &shown.metadata.name, &shown, line);
                     } else {
                         // The client's next patches count on from this state.
-                        face.0.aliases.insert(&shown);
+                        ingest.0.aliases.insert(&shown);
                     }
                     if let Some(held) = held {
                         held.follow(event, if *created && line == Line::Stated { Line::Created } else { line });
-                        ack::followed(&face).await;
+                        ack::followed(&ingest).await;
                     }
                 }
                 (Err(Status { code: 401 | 403, .. }), Some(held)) if !dry_run => {
                     if stored_name == name {
                         let effect = Effect::Set { line, total };
                         let (namespace, name) = (namespace.into(), name.into());
-                        let change = undone::Change { group, namespace, name, effect };
-                        marks.insert(Undone::new(&face, Some(held), change));
+                        let change = forwarded_change::Change { group, namespace, name, effect };
+                        marks.insert(Undone::new(&ingest, Some(held), change));
                     } else {
                         marks.insert(Kept);
                     }
                 }
-                (Err(status), Some(held)) if !dry_run => face.doubt(held, (&namespace, &name), total, status).await,
+                (Err(status), Some(held)) if !dry_run => ingest.doubt(held, (&namespace, &name), total, status).await,
                 (Ok(_) | Err(_), _) => {}
             }
             Ok(updated.map_err(|status| Refusal { status, marks }))
         }
     };
-    let Updated { event: mut stored, created, warnings } = face.to_the_end(asked.turn.clone(), body, setting).await??;
+    let Updated { event: mut stored, created, warnings } =
+        ingest.to_the_end(head.turn.clone(), body, setting).await??;
     stored.metadata.name = name.into();
     let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((respond::event(form, code, &stored, None), warnings))
+    Ok((respond::event(format, code, &stored, None), warnings))
 }

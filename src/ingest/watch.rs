@@ -1,4 +1,4 @@
-//! WATCH: streams the upstream's watch to the client, in the form that it accepts.
+//! WATCH: streams the upstream's watch to the client, in the format that it accepts.
 //!
 //! Nothing is queued for a watch: each frame is encoded when the connection asks for it. A watch shows records under
 //! their own names, as the upstream's LIST does. A client that asks for a WebSocket gets one (`websocket.rs`).
@@ -15,11 +15,11 @@ use futures_util::StreamExt as _;
 use futures_util::stream::unfold;
 use tokio_util::sync::CancellationToken;
 
-use super::asked::Asked;
-use super::form::{Form, Media, not_acceptable};
+use super::negotiate::{AnswerFormat, Media, not_acceptable};
+use super::request_head::RequestHead;
 use super::table::Columns;
 use super::websocket::{self, Upgrade};
-use super::{Face, options, respond};
+use super::{Ingest, options, respond};
 use crate::clock::{Clock, Mono};
 use crate::event::{Event, protobuf};
 use crate::server::FairPlace;
@@ -40,58 +40,66 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 /// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a
 /// watch.
-pub(super) async fn watch(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Status> {
-    watch_with(&face, upgrade, &asked, Ok).await
+pub(super) async fn watch(
+    State(ingest): State<Ingest>,
+    upgrade: Upgrade,
+    head: RequestHead,
+) -> Result<Response, Status> {
+    watch_with(&ingest, upgrade, &head, Ok).await
 }
 
 /// `GET …/watch/namespaces/{namespace}/events/{name}`: a watch of the namespace for this name.
-pub(super) async fn watch_one(State(face): State<Face>, upgrade: Upgrade, asked: Asked) -> Result<Response, Status> {
+pub(super) async fn watch_one(
+    State(ingest): State<Ingest>,
+    upgrade: Upgrade,
+    head: RequestHead,
+) -> Result<Response, Status> {
     let only_this = |mut options: WatchOptions| {
         let selector = &mut options.field_selector;
         if selector.is_empty() {
-            *selector = FieldSelector::of_name(&asked.name);
-        } else if selector.name() != Some(&asked.name) {
+            *selector = FieldSelector::of_name(&head.name);
+        } else if selector.name() != Some(&head.name) {
             return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
         }
         Ok(options)
     };
-    watch_with(&face, upgrade, &asked, only_this).await
+    watch_with(&ingest, upgrade, &head, only_this).await
 }
 
 /// Opens a watch with the client's options, narrowed by `narrow`, and streams it.
 async fn watch_with(
-    face: &Face,
+    ingest: &Ingest,
     upgrade: Upgrade,
-    asked: &Asked,
+    head: &RequestHead,
     narrow: impl FnOnce(WatchOptions) -> Result<WatchOptions, Status>,
 ) -> Result<Response, Status> {
-    let form = asked.form(face)?;
-    if form.media == Media::Yaml {
+    let format = head.form(ingest)?;
+    if format.media == Media::Yaml {
         // YAML has no frames.
         return Err(not_acceptable());
     }
-    let options = options::of_watch(asked.group, asked.query()).and_then(narrow)?;
-    let Some(place) = face.0.watches.take(asked.user(), 1) else {
+    let options = options::of_watch(head.group, head.query()).and_then(narrow)?;
+    let Some(place) = ingest.0.watches.take(head.user(), 1) else {
         return Err(Status::too_many_requests("Too many watches, please try again later", 1));
     };
-    let clock = face.0.shards.clock().clone();
+    let clock = ingest.0.shards.clock().clone();
     let deadline = clock.now().mono.after(timeout(options.timeout_seconds));
     let stream = Stream {
-        watch: face.0.upstream.watch(asked.namespace(), options).await?,
-        form,
+        watch: ingest.0.upstream.watch(head.namespace(), options).await?,
+        format,
         clock,
         deadline,
         late: false,
         columns: Columns::Described,
         rest: Vec::new().into_iter(),
-        stop: face.0.shared.stop.clone(),
+        stop: ingest.0.shared.stop.clone(),
         _place: place,
     };
     Ok(match upgrade {
-        Ok(upgrade) => websocket::accept(upgrade, face, stream),
+        Ok(upgrade) => websocket::accept(upgrade, ingest, stream),
         Err(_not_asked) => {
             let frames = unfold(stream, Stream::next).map(Ok::<_, Infallible>);
-            (StatusCode::OK, [(CONTENT_TYPE, content_type(form))], Body::from_stream(frames)).into_response()
+            (StatusCode::OK, [(CONTENT_TYPE, content_type(format))], Body::from_stream(frames)).into_response()
         }
     })
 }
@@ -108,7 +116,7 @@ fn timeout(seconds: u64) -> Duration {
 /// A watch that is being streamed.
 pub(super) struct Stream {
     watch: Watch,
-    form: Form,
+    format: AnswerFormat,
     clock: Clock,
     deadline: Mono,
     /// Whether the deadline had passed at the last check. Events from before that check are sent.
@@ -135,12 +143,12 @@ impl Stream {
             () = self.clock.sleep_until(self.deadline) => return None,
         };
         // A table shows ages.
-        self.form.now = self.clock.now().wall;
+        self.format.now = self.clock.now().wall;
         Some((events, self))
     }
 
     pub(super) const fn media(&self) -> Media {
-        self.form.media
+        self.format.media
     }
 
     async fn next(mut self) -> Option<(Bytes, Self)> {
@@ -159,8 +167,8 @@ impl Stream {
 
     /// Appends the frame of an event: a line of JSON, or a length and protobuf.
     pub(super) fn write(&mut self, event: &WatchEvent, out: &mut Vec<u8>) {
-        let write = |event: &Event, out: &mut Vec<u8>| respond::write_event(self.form, self.columns, event, out);
-        match self.form.media {
+        let write = |event: &Event, out: &mut Vec<u8>| respond::write_event(self.format, self.columns, event, out);
+        match self.format.media {
             Media::Protobuf => protobuf::write_watch_frame(event, out, write),
             Media::Json | Media::Yaml => {
                 out.extend_from_slice(br#"{"type":""#);
@@ -178,8 +186,8 @@ impl Stream {
 }
 
 /// Returns the Content-Type of a stream.
-const fn content_type(form: Form) -> HeaderValue {
-    match form.media {
+const fn content_type(format: AnswerFormat) -> HeaderValue {
+    match format.media {
         Media::Json | Media::Yaml => HeaderValue::from_static("application/json"),
         Media::Protobuf => HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch"),
     }

@@ -11,8 +11,8 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgr
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
 
-use super::Face;
-use super::form::Media;
+use super::Ingest;
+use super::negotiate::Media;
 use super::watch::Stream;
 
 /// Timeout for the message in flight when the server stops, and for the client's close frame.
@@ -25,15 +25,15 @@ const MAX_RECEIVED: usize = 4096;
 pub(super) type Upgrade = Result<WebSocketUpgrade, WebSocketUpgradeRejection>;
 
 /// Answers with the stream over a WebSocket.
-pub(super) fn accept(mut upgrade: WebSocketUpgrade, face: &Face, stream: Stream) -> Response {
+pub(super) fn accept(mut upgrade: WebSocketUpgrade, ingest: &Ingest, stream: Stream) -> Response {
     // COMPAT(apiserver): any protocol is accepted if it is the only one.
     let offered: Vec<_> = upgrade.requested_protocols().cloned().collect();
     if let [only] = offered.as_slice() {
         upgrade.set_selected_protocol(only.clone());
     }
-    let stop = face.0.shared.stop.clone();
+    let stop = ingest.0.shared.stop.clone();
     // Shutdown waits for the close frame.
-    let token = face.0.shared.tasks.token();
+    let token = ingest.0.shared.tasks.token();
     let upgrade = upgrade.max_message_size(MAX_RECEIVED).max_frame_size(MAX_RECEIVED);
     upgrade.on_upgrade(async move |socket| {
         carry(socket, stream, stop).await;

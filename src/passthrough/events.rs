@@ -37,7 +37,7 @@ const PROTOBUF: &[u8] = b"k8s\0";
 
 impl Passthrough {
     /// Answers a write of events.
-    pub(super) async fn write<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
+    pub(super) async fn write<S: Answer>(&self, ingest: &Arc<S>, request: Request<Body>) -> Answered {
         let (mut parts, body) = request.into_parts();
         let (settings, access) = (&self.0.settings, &self.0.callers.access);
         let mut caller = SmolStr::default();
@@ -48,7 +48,7 @@ impl Passthrough {
             parts.extensions.insert(identified);
             let Some(known) = known else {
                 // Ingest refuses it. A body that it does not read takes no room from other callers' events.
-                let answer = S::clone(face).run(Request::from_parts(parts.clone(), Body::empty())).await;
+                let answer = S::clone(ingest).run(Request::from_parts(parts.clone(), Body::empty())).await;
                 if !self.falls_back(&parts, &answer) {
                     ingest::discard(parts.version, body).await;
                     return (Kind::Events, answer);
@@ -71,13 +71,13 @@ impl Passthrough {
             return match known {
                 // Expired or deleted: from here on the name belongs to ingest again.
                 Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
-                    (Kind::Fallback, S::clone(face).run(asked).await)
+                    (Kind::Fallback, S::clone(ingest).run(asked).await)
                 }
                 Ok(answer) => (Kind::Fallback, answer),
                 Err(refusal) => unanswered(refusal),
             };
         }
-        let answer = S::clone(face).run(asked).await;
+        let answer = S::clone(ingest).run(asked).await;
         let path = parts.uri.path().to_owned();
         let (kind, answer) = self.fall_back(answer, parts, whole(body.clone()), &body).await;
         if let (Some(Events { group, namespace, name: None }), Kind::Fallback, StatusCode::CREATED) =
@@ -209,7 +209,7 @@ impl Passthrough {
 
     /// Answers a GET of one event: the apiserver, or ingest if the apiserver has none. The caller may read events of
     /// the namespace, because otherwise the apiserver would not have answered 404.
-    pub(super) async fn read_event<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
+    pub(super) async fn read_event<S: Answer>(&self, ingest: &Arc<S>, request: Request<Body>) -> Answered {
         let (mut parts, _body) = request.into_parts();
         // The body is not sent, and a body that is announced would be waited for.
         parts.headers.remove(CONTENT_LENGTH);
@@ -221,7 +221,7 @@ impl Passthrough {
         if answer.status() != StatusCode::NOT_FOUND {
             return (Kind::Forwarded, answer);
         }
-        let known = S::clone(face).run(asked).await;
+        let known = S::clone(ingest).run(asked).await;
         (Kind::Forwarded, if known.status().is_success() { known } else { answer })
     }
 }

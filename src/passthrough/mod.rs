@@ -101,17 +101,17 @@ impl Passthrough {
         }))
     }
 
-    /// Returns the service that answers requests of these origins, with `face` for events.
-    pub fn service<S: Answer>(self, face: S, origins: Origins) -> impl Answer {
-        let face = Arc::new(face);
+    /// Returns the service that answers requests of these origins, with `ingest` for events.
+    pub fn service<S: Answer>(self, ingest: S, origins: Origins) -> impl Answer {
+        let ingest = Arc::new(ingest);
         service_fn(move |request: Request<Body>| {
             let refusal = origins.refusal(request.uri(), request.headers());
-            let (passthrough, face) = (self.clone(), Arc::clone(&face));
+            let (passthrough, ingest) = (self.clone(), Arc::clone(&ingest));
             async move {
                 let mut counted = passthrough.0.metrics.begin();
                 let (kind, response) = match refusal {
                     Some(reason) => refuse(&Status::new(403, "Forbidden", reason)),
-                    None => passthrough.answer(&face, request).await,
+                    None => passthrough.answer(&ingest, request).await,
                 };
                 counted.is(kind);
                 Ok(response)
@@ -119,15 +119,15 @@ impl Passthrough {
         })
     }
 
-    async fn answer<S: Answer>(&self, face: &Arc<S>, request: Request<Body>) -> Answered {
+    async fn answer<S: Answer>(&self, ingest: &Arc<S>, request: Request<Body>) -> Answered {
         match Route::of(request.method(), request.uri().path()) {
-            Route::Ours => (Kind::Events, S::clone(face).run(request).await),
+            Route::Ours => (Kind::Events, S::clone(ingest).run(request).await),
             // Only the apiserver can authorise impersonation. Another eventweir has merged its events already.
             Route::Write if request.headers().keys().any(is_impersonation) || is_of_eventweir(request.headers()) => {
                 self.forward(request).await
             }
             // Boxed, so that the future of the other routes stays small.
-            Route::Write => Box::pin(self.write(face, request)).await,
+            Route::Write => Box::pin(self.write(ingest, request)).await,
             Route::Apiserver | Route::Event if request.method() == Method::CONNECT => {
                 let message = "the server does not allow this method on the requested resource";
                 refuse(&Status::new(405, "MethodNotAllowed", message))
@@ -135,7 +135,7 @@ impl Passthrough {
             Route::Apiserver | Route::Event if headers::asks_for_upgrade(request.headers()) => {
                 Box::pin(self.tunnel(request)).await
             }
-            Route::Event => Box::pin(self.read_event(face, request)).await,
+            Route::Event => Box::pin(self.read_event(ingest, request)).await,
             Route::Apiserver => self.forward(request).await,
         }
     }

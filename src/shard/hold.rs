@@ -239,16 +239,16 @@ impl Shards {
 
     /// Returns the record that a client's name refers to, for the event that the client was shown under it: as
     /// [`pause`](Self::hold) finds it, if its correlator knows it.
-    pub fn find_named(&self, told: &Event, lead: Lead) -> Option<Found> {
+    pub fn find_named(&self, posted: &Event, lead: Lead) -> Option<Found> {
         let policy = self.policy();
-        self.look(self.shard_of(told), |shard| shard.find_named(told, lead, self.clock().now(), &policy))
+        self.look(self.shard_of(posted), |shard| shard.find_named(posted, lead, self.clock().now(), &policy))
     }
 
-    /// Whether `stored`, the upstream's event of the name of the record that `told` has led to, is of the record.
-    pub fn is_of(&self, told: &Event, found: &Found, stored: &Event) -> bool {
+    /// Whether `stored`, the upstream's event of the name of the record that `posted` has led to, is of the record.
+    pub fn is_of(&self, posted: &Event, found: &Found, stored: &Event) -> bool {
         let (policy, now) = (self.policy(), self.clock().now());
         let is_of = |shard: &Shard| shard.is_of(found.record, &found.name, stored, now, &policy);
-        self.look(self.shard_of(told), is_of).unwrap_or(found.stored)
+        self.look(self.shard_of(posted), is_of).unwrap_or(found.stored)
     }
 }
 

@@ -19,7 +19,7 @@ use eventweir::correlator::{KeySecret, Pattern, Policy};
 use eventweir::event::{ApiGroup, Event, MicroTime, ObjectMeta, json};
 use eventweir::event_log::EventLog;
 use eventweir::explain;
-use eventweir::ingest::{self, Aliases, Face, Shared};
+use eventweir::ingest::{self, Aliases, Ingest, Shared};
 use eventweir::ledger::RejectReason;
 use eventweir::server::{Origins, Peer, PeerCertificate};
 use eventweir::shard::{self, Shards};
@@ -59,7 +59,7 @@ struct Reviewer {
 
 /// A face with its layers.
 struct Guarded {
-    face: Face,
+    face: Ingest,
     access: Access,
     shards: Shards,
     clock: Clock,
@@ -108,7 +108,7 @@ impl Guarded {
             upstream_up: prometheus::IntGauge::new("up", "up").unwrap(),
         };
         let (aliases, metrics) = (Aliases::new(one, secret), ingest::Metrics::new(&registry));
-        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
+        let face = Ingest::new(settings, shards.clone(), upstream, aliases, metrics, EventLog::none(), shared);
         Self { face, access, shards, clock, registry, reviewer, answers }
     }
 

@@ -159,8 +159,8 @@ pub(super) fn asset(kind: &'static str, text: &'static str) -> Response {
 
 /// `/`
 pub(super) async fn overview(State(admin): State<Admin>) -> Response {
-    let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    let top = face.top(&TopQuery::default());
+    let Some(ingest) = admin.0.ingest.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let top = ingest.top(&TopQuery::default());
     let ledger = &top["ledger"];
     let full = full(&admin);
     let mut html = Html::default();
@@ -220,7 +220,7 @@ pub(super) async fn overview(State(admin): State<Admin>) -> Response {
         html.tag("<section>").table(title, &["reason", "occurrences"], &table).tag("</section>");
     }
     html.tag("</div>").table("Rules", &["rule", "events", "occurrences"], &rules(&admin));
-    if let Some(difference) = face.shadow(None) {
+    if let Some(difference) = ingest.shadow(None) {
         shadow::section(&mut html, &difference, admin.knows_callers());
     }
     html.tag("</div>");
@@ -366,8 +366,8 @@ pub(super) async fn explain(State(admin): State<Admin>, uri: Uri) -> Response {
     if !admin.knows_callers() {
         return refused(StatusCode::FORBIDDEN, &mut html, HIDDEN);
     }
-    let Some(face) = admin.0.face.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
-    let explanation = match face.explain("", uri.query()).await {
+    let Some(ingest) = admin.0.ingest.get() else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    let explanation = match ingest.explain("", uri.query()).await {
         Ok(explanation) => serde_json::to_value(&explanation).unwrap_or_default(),
         Err(status) => {
             let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::BAD_REQUEST);

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 
 use super::aliases::{Entered, Growth, is_again, is_of_one_line, is_repeated, line, total};
 use super::create::strip;
-use super::{Face, Settings, decode, not_served, respond};
+use super::{Ingest, Settings, decode, not_served, respond};
 use crate::access::{Caller, Extent};
 use crate::clock::Mono;
 use crate::correlator::{Key, LruMap, NAME_BYTES_MAX, Pattern};
@@ -127,7 +127,7 @@ impl From<Result<Writer, Unable>> for Answer {
     }
 }
 
-impl Face {
+impl Ingest {
     /// Enables admission.
     #[must_use]
     pub fn admitting(self, settings: Admission) -> Self {
@@ -173,20 +173,20 @@ impl Admitting {
 
 /// `POST /eventweir/v1/admit`
 pub(super) async fn admit(
-    State(face): State<Face>,
+    State(ingest): State<Ingest>,
     Extension(Began(began)): Extension<Began>,
     caller: Option<Extension<Caller>>,
     uri: Uri,
     body: Body,
 ) -> Response {
-    let Some(admitting) = face.0.admission.get() else { return not_served(uri).await };
-    let waited = face.0.shards.clock().now().mono.since(began);
+    let Some(admitting) = ingest.0.admission.get() else { return not_served(uri).await };
+    let waited = ingest.0.shards.clock().now().mono.since(began);
     let left = admitting.settings.timeout.saturating_sub(waited);
-    let limits = Settings { request_timeout: left, ..face.0.settings };
+    let limits = Settings { request_timeout: left, ..ingest.0.settings };
     let caller = caller.as_ref().map_or("", |Extension(caller)| &caller.name);
-    let read = decode::read(body, &limits, (&face.0.bodies, caller)).await;
+    let read = decode::read(body, &limits, (&ingest.0.bodies, caller)).await;
     // The wait for the caller's bytes belongs to the timeout, but it is not time that the answer takes.
-    let arrived = face.0.shards.clock().now().mono;
+    let arrived = ingest.0.shards.clock().now().mono;
     let body = read.map_err(Status::from);
     let review = body.as_deref().map_err(Clone::clone).and_then(Review::read);
     // If the apiserver has given up meanwhile, because this process was suspended, the request ends here: the event is
@@ -194,21 +194,21 @@ pub(super) async fn admit(
     tokio::task::yield_now().await;
     let (answered, response) = match review {
         Ok(Review { request, .. }) => {
-            let question = Question { face: &face, admitting, caller: request.caller(), began };
+            let question = Question { ingest: &ingest, admitting, caller: request.caller(), began };
             let (answered, refusal) = question.judge(&request);
             (answered, answer(&request.uid, refusal.as_ref()))
         }
         // The apiserver allows the event.
         Err(status) => (Answer::Unread, respond::refusal(&status)),
     };
-    let took = face.0.shards.clock().now().mono.since(arrived);
-    face.0.metrics.count_admission(answered, took);
+    let took = ingest.0.shards.clock().now().mono.since(arrived);
+    ingest.0.metrics.count_admission(answered, took);
     response
 }
 
 /// A review in progress.
 struct Question<'a> {
-    face: &'a Face,
+    ingest: &'a Ingest,
     admitting: &'a Admitting,
     /// Client of the apiserver.
     caller: Caller,
@@ -233,10 +233,10 @@ impl Question<'_> {
             return (Answer::Exempt, None);
         }
         // The record of an event with a longer name has another one, so the client's own write could not begin it.
-        if !self.face.0.shards.correlates(&new) || new.metadata.name.len() > NAME_BYTES_MAX {
+        if !self.ingest.0.shards.correlates(&new) || new.metadata.name.len() > NAME_BYTES_MAX {
             return (Answer::Other, None);
         }
-        if self.face.check_source(Some(&self.caller), ApiGroup::Core, &new, Extent::Whole).is_err() {
+        if self.ingest.check_source(Some(&self.caller), ApiGroup::Core, &new, Extent::Whole).is_err() {
             return (Answer::Unbound, None);
         }
         strip(&mut new);
@@ -256,12 +256,12 @@ impl Question<'_> {
     /// refusal, `tools/events` would send it every six minutes for as long as its process runs. With a
     /// `generateName`, the apiserver would take `AlreadyExists` for a taken name, and ask again with seven others.
     fn refusal(&self, old: Option<&Event>, new: &Event) -> Status {
-        let Face(face) = self.face;
+        let Ingest(ingest) = self.ingest;
         let ObjectMeta { namespace, name, .. } = &new.metadata;
         let may_be_allowed = || match old {
             // The next try changes the client's own event, if that is about to exist.
-            None => face.shards.find(new).is_some_and(|found| found.name == *name),
-            Some(_) => self.admitting.is_early(face.aliases.key(namespace, name), self.began),
+            None => ingest.shards.find(new).is_some_and(|found| found.name == *name),
+            Some(_) => self.admitting.is_early(ingest.aliases.key(namespace, name), self.began),
         };
         let is_named_by_server = new.metadata.rare.as_ref().is_some_and(|rare| !rare.generate_name.is_empty());
         if new.series.is_none() || may_be_allowed() {
@@ -274,55 +274,55 @@ impl Question<'_> {
 
     fn created(&self, event: &mut Event) -> Result<Answer, Status> {
         self.limit(event, 1)?;
-        self.face.annotate(Some(&self.caller), event);
-        let aliases = &self.face.0.aliases;
+        self.ingest.annotate(Some(&self.caller), event);
+        let aliases = &self.ingest.0.aliases;
         if event.series.is_some()
-            && let Some(told) = aliases.get(&event.metadata.namespace, &event.metadata.name)
+            && let Some(posted) = aliases.get(&event.metadata.namespace, &event.metadata.name)
         {
             // The object is gone.
-            self.without_unwritten(told, None);
+            self.without_unwritten(posted, None);
         }
-        let told = match aliases.enter(event) {
-            Entered::New(told) => told,
+        let posted = match aliases.enter(event) {
+            Entered::New(posted) => posted,
             Entered::Included(_) => return Ok(Answer::Repeated),
         };
-        let is_gone = || self.face.0.shards.find(event).is_some_and(|found| found.is_gone);
-        if told.as_ref().is_some_and(|told| is_repeated(told, event)) && !is_gone() {
+        let is_gone = || self.ingest.0.shards.find(event).is_some_and(|found| found.is_gone);
+        if posted.as_ref().is_some_and(|posted| is_repeated(posted, event)) && !is_gone() {
             return Ok(Answer::Repeated);
         }
-        let occurrences = self.face.brings(event, told.as_ref());
+        let occurrences = self.ingest.brings(event, posted.as_ref());
         if occurrences == 0 {
             return Ok(Answer::Repeated);
         }
         let as_it_is = total(event) == i64::from(occurrences);
         let taken = self.take(event, occurrences, as_it_is);
         if taken.is_err() {
-            aliases.leave(event, told.as_ref());
+            aliases.leave(event, posted.as_ref());
         }
         Ok(taken.into())
     }
 
     fn updated(&self, old: &Event, new: &Event) -> Result<Answer, Status> {
         let (namespace, name) = (&new.metadata.namespace, &new.metadata.name);
-        let aliases = &self.face.0.aliases;
+        let aliases = &self.ingest.0.aliases;
         if !is_of_one_line(old, new) || !says_the_same(old, new) {
             return Ok(Answer::Other);
         }
-        let told = aliases.get(namespace, name).filter(|told| is_of_one_line(told, new));
-        let told = told.map(|told| self.without_unwritten(told, old.series.as_ref()));
+        let posted = aliases.get(namespace, name).filter(|posted| is_of_one_line(posted, new));
+        let posted = posted.map(|posted| self.without_unwritten(posted, old.series.as_ref()));
         let is_series = old.series != new.series;
         if is_series && (old.count, old.last_timestamp) != (new.count, new.last_timestamp) {
             return Ok(Answer::Other);
         }
         let is_idle = (old.count, old.last_timestamp, &old.message) == (new.count, new.last_timestamp, &new.message);
-        if is_idle && !is_series && told.is_none() {
+        if is_idle && !is_series && posted.is_none() {
             return Ok(Answer::Other);
         }
-        let told = told.map(|told| self.with_unreviewed(told, old, new));
-        let known = told.as_ref().map_or_else(|| self.counted_before(old, new), line);
+        let posted = posted.map(|posted| self.with_unreviewed(posted, old, new));
+        let known = posted.as_ref().map_or_else(|| self.counted_before(old, new), line);
         if is_series {
             // A series below the count would hide the others' occurrences.
-            let is_again = told.as_ref().is_some_and(|told| is_again(told, new));
+            let is_again = posted.as_ref().is_some_and(|posted| is_again(posted, new));
             let is_exact = !is_again && line(new) - known == total(new) - total(old) && line(new) == total(new);
             let allowed = Allowed { at: self.began, line: line(new), before: known };
             if is_exact && self.admitting.passes(aliases.key(namespace, name), allowed) {
@@ -331,7 +331,7 @@ impl Question<'_> {
             }
             self.admitting.end_allowed(aliases.key(namespace, name));
         }
-        if told.is_none() {
+        if posted.is_none() {
             let count = i32::try_from(known).unwrap_or(i32::MAX);
             aliases.insert(&Event { count, series: None, ..new.clone() });
         }
@@ -345,15 +345,15 @@ impl Question<'_> {
         let shown = Event { metadata: new.metadata.clone(), ..shown };
         // Its client does not know how much was counted under its name.
         let is_again = line(&shown) > line(new);
-        let grown = if is_again { grown } else { self.face.new_of(&shown, grown.into()) };
+        let grown = if is_again { grown } else { self.ingest.new_of(&shown, grown.into()) };
         if grown == 0 {
             return Ok(if is_idle && !is_series { Answer::Other } else { Answer::Repeated });
         }
         let taken = self.limit(&shown, grown).map(|()| self.take(&shown, grown, false));
-        match (&taken, told) {
+        match (&taken, posted) {
             (Ok(Ok(_)), _) => {}
-            (_, Some(told)) if is_again => aliases.insert(&told),
-            _ => self.face.take_back(&shown, grown),
+            (_, Some(posted)) if is_again => aliases.insert(&posted),
+            _ => self.ingest.take_back(&shown, grown),
         }
         taken.map(Answer::from)
     }
@@ -363,21 +363,21 @@ impl Question<'_> {
     fn unreviewed(&self, old: &Event, new: &Event, known: i64) -> Option<i32> {
         let count = old.count.min(new.count.saturating_sub(1));
         let is_count = old.series.is_none() && new.series.is_none() && i64::from(count) > known;
-        (is_count && is_set_without_lines(old) && self.face.0.shards.writes_lines()).then_some(count)
+        (is_count && is_set_without_lines(old) && self.ingest.0.shards.writes_lines()).then_some(count)
     }
 
     /// Adds to a client's known event what the client has stored itself.
-    fn with_unreviewed(&self, told: Event, old: &Event, new: &Event) -> Event {
-        let Some(count) = self.unreviewed(old, new, told.count.into()) else { return told };
-        let told = Event { count, ..told };
-        self.face.0.aliases.insert(&told);
-        told
+    fn with_unreviewed(&self, posted: Event, old: &Event, new: &Event) -> Event {
+        let Some(count) = self.unreviewed(old, new, posted.count.into()) else { return posted };
+        let posted = Event { count, ..posted };
+        self.ingest.0.aliases.insert(&posted);
+        posted
     }
 
     /// Returns how far a client has counted whose name is not known any more: by the old state of the object, and by the
     /// line of its name, which also contains what waits.
     fn counted_before(&self, old: &Event, new: &Event) -> i64 {
-        let counted = self.face.0.shards.counted_under(new, &new.metadata.name);
+        let counted = self.ingest.0.shards.counted_under(new, &new.metadata.name);
         let counted = self.unreviewed(old, new, counted).map_or(counted, i64::from);
         match (old.series != new.series, &old.series) {
             (true, Some(series)) => counted.max(series.count.into()),
@@ -390,35 +390,35 @@ impl Question<'_> {
 
     /// Takes an allowed series back from a client's known event, if the object does not show it: its request was not
     /// executed. A series that eventweir has ended was read before.
-    fn without_unwritten(&self, told: Event, shown: Option<&EventSeries>) -> Event {
-        let aliases = &self.face.0.aliases;
-        let key = aliases.key(&told.metadata.namespace, &told.metadata.name);
+    fn without_unwritten(&self, posted: Event, shown: Option<&EventSeries>) -> Event {
+        let aliases = &self.ingest.0.aliases;
+        let key = aliases.key(&posted.metadata.namespace, &posted.metadata.name);
         let Some(Allowed { line: allowed, before, .. }) = self.admitting.series.lock().get(&key).copied() else {
-            return told;
+            return posted;
         };
         let shown = shown.map_or(0, |series| series.count);
-        let read = self.face.0.shards.line_of(&told).unwrap_or(0);
-        if told.series.is_none() || line(&told) != allowed || i64::from(shown.max(read)) >= allowed {
-            return told;
+        let read = self.ingest.0.shards.line_of(&posted).unwrap_or(0);
+        if posted.series.is_none() || line(&posted) != allowed || i64::from(shown.max(read)) >= allowed {
+            return posted;
         }
-        let told = Event { count: i32::try_from(before).unwrap_or(i32::MAX), series: None, ..told };
-        aliases.insert(&told);
-        told
+        let posted = Event { count: i32::try_from(before).unwrap_or(i32::MAX), series: None, ..posted };
+        aliases.insert(&posted);
+        posted
     }
 
     /// Counts occurrences within the rest of the timeout.
     fn take(&self, event: &Event, occurrences: u32, as_it_is: bool) -> Result<Writer, Unable> {
-        let spent = self.face.0.shards.clock().now().mono.since(self.began);
+        let spent = self.ingest.0.shards.clock().now().mono.since(self.began);
         let left = self.admitting.settings.timeout.checked_sub(spent).ok_or(Unable::Late)?;
-        self.face.admit(event, occurrences, as_it_is, &self.caller.name, left)
+        self.ingest.admit(event, occurrences, as_it_is, &self.caller.name, left)
     }
 
     /// Takes a token of the rate limits, or rejects the occurrences.
     fn limit(&self, event: &Event, occurrences: u32) -> Result<(), Status> {
-        let limited = self.face.limit(Some(&self.caller), &event.metadata.namespace, Some(event));
+        let limited = self.ingest.limit(Some(&self.caller), &event.metadata.namespace, Some(event));
         limited.map_err(|rejection| {
-            self.face.0.shards.reject(RejectReason::Limited, occurrences.into());
-            self.face.note_rejection(event, occurrences, &rejection);
+            self.ingest.0.shards.reject(RejectReason::Limited, occurrences.into());
+            self.ingest.note_rejection(event, occurrences, &rejection);
             *rejection.status
         })
     }

@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 
 use crate::access::Caller;
 use crate::event::{ApiGroup, Event, json};
-use crate::ingest::form::Media;
+use crate::ingest::negotiate::Media;
 use crate::ingest::respond;
 use crate::status::Status;
 

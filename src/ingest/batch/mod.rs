@@ -26,11 +26,11 @@ use tower::BoxError;
 
 use self::results::{failure, success};
 use self::sniff::{group_of, is_document};
-use super::asked::Asked;
 use super::occurrence::Taken;
 use super::options::Parameters;
 use super::rejection::Rejection;
-use super::{Ack, Face, ack, create, decode, guard, respond};
+use super::request_head::RequestHead;
+use super::{Ack, Ingest, ack, create, decode, guard, respond};
 use crate::access::Caller;
 use crate::event::json::{self, Decoded, FieldValidation, Many};
 use crate::event::{ApiGroup, Event, managed_fields};
@@ -56,34 +56,35 @@ const PIECE: usize = 512;
 const SHORT_PIECE: usize = 32;
 
 /// `POST /eventweir/v1/events`
-pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) -> Response {
-    let ack = match ack::wanted(&face, &asked.headers) {
+pub(super) async fn batch(State(ingest): State<Ingest>, head: RequestHead, body: Body) -> Response {
+    let ack = match ack::wanted(&ingest, &head.headers) {
         Ok(ack) => ack,
-        Err(rejection) => return face.reject(&rejection),
+        Err(rejection) => return ingest.reject(&rejection),
     };
     // Otherwise the events of a dry run would be counted and written.
-    if Parameters::of(asked.query()).all("dryRun").next().is_some() {
-        return face.reject(&Rejection::invalid(Status::bad_request("dryRun: a batch has no dry run; post one event")));
+    if Parameters::of(head.query()).all("dryRun").next().is_some() {
+        return ingest
+            .reject(&Rejection::invalid(Status::bad_request("dryRun: a batch has no dry run; post one event")));
     }
-    let Some(place) = face.0.batches.take(asked.user(), 1).map(Arc::new) else {
+    let Some(place) = ingest.0.batches.take(head.user(), 1).map(Arc::new) else {
         let status = Status::too_many_requests("Too many batches are open, please try again later", 1);
-        return face.reject(&Rejection::new(RejectReason::Limited, status));
+        return ingest.reject(&Rejection::new(RejectReason::Limited, status));
     };
     let until_read = Arc::clone(&place);
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
-    let (reader, manager) = (face.clone(), asked.writer().manager);
-    let reading = Reading::new(face.bodies(), asked.user().into());
-    let caller = asked.caller;
+    let (reader, manager) = (ingest.clone(), head.writer().manager);
+    let reading = Reading::new(ingest.bodies(), head.user().into());
+    let caller = head.caller;
     // The answer begins while the request is still being read. If the client reads no results, no more of its request
     // is read.
     let task = async move {
         let (buffer, ended) = (Vec::new(), Ok(()));
-        let mut batch = Batch { face: reader, ack, manager, caller, number: 0, buffer, reading, results, ended };
+        let mut batch = Batch { ingest: reader, ack, manager, caller, number: 0, buffer, reading, results, ended };
         batch.run(body).await;
         drop(place);
         batch.ended
     };
-    let task = face.0.shared.tasks.spawn(task);
+    let task = ingest.0.shared.tasks.spawn(task);
     let lines = stream::poll_fn(move |context| {
         let _until_all_are_read = &until_read;
         lines.poll_recv(context)
@@ -99,7 +100,7 @@ pub(super) async fn batch(State(face): State<Face>, asked: Asked, body: Body) ->
 }
 
 struct Batch {
-    face: Face,
+    ingest: Ingest,
     /// When the client is answered.
     ack: Ack,
     /// The field manager of events that are not correlated.
@@ -140,7 +141,7 @@ impl Batch {
     async fn run(&mut self, mut body: Body) {
         let mut whole: Option<bool> = None;
         loop {
-            let frame = match tokio::time::timeout(self.face.0.settings.request_timeout, body.frame()).await {
+            let frame = match tokio::time::timeout(self.ingest.0.settings.request_timeout, body.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
                 Ok(None) => break,
                 Ok(Some(Err(_))) | Err(_) => {
@@ -173,8 +174,8 @@ impl Batch {
             if flow.is_break() {
                 return;
             }
-            if self.buffer.len() > self.face.0.settings.max_body_bytes.get() {
-                let message = format!("Request entity too large: limit is {}", self.face.0.settings.max_body_bytes);
+            if self.buffer.len() > self.ingest.0.settings.max_body_bytes.get() {
+                let message = format!("Request entity too large: limit is {}", self.ingest.0.settings.max_body_bytes);
                 self.refuse_rest(RejectReason::TooLarge, &Status::new(413, "RequestEntityTooLarge", message)).await;
                 return;
             }
@@ -258,7 +259,7 @@ impl Batch {
     /// Processes a piece of events, in a turn of their own, and returns their results.
     async fn take_events<'t>(&mut self, texts: impl Iterator<Item = &'t [u8]> + Send, group: ApiGroup) -> Vec<Result> {
         let turn = match &self.caller {
-            Some(caller) => self.face.turn(caller).await.map(Some),
+            Some(caller) => self.ingest.turn(caller).await.map(Some),
             None => Ok(None),
         };
         let _turn = match turn {
@@ -266,7 +267,7 @@ impl Batch {
             Err(status) => {
                 let refuse = |_text| Result { taken: Err(Box::new(status.clone())), warnings: Vec::new() };
                 let refused: Vec<Result> = texts.map(refuse).collect();
-                self.face.0.shards.reject(RejectReason::Limited, refused.len() as u64);
+                self.ingest.0.shards.reject(RejectReason::Limited, refused.len() as u64);
                 return refused;
             }
         };
@@ -276,10 +277,10 @@ impl Batch {
             let passed = self.passed(text, group, &mut verdicts, &mut warnings).await;
             read.push((passed.map(|event| events.push(event)), warnings));
         }
-        self.face.until_listed(&events).await;
+        self.ingest.until_listed(&events).await;
         let claim = || managed_fields::claim(&self.manager);
         let user = self.caller.as_ref().map_or("", |caller| &caller.name);
-        let mut taken = self.face.accept_all(events, self.ack, user, claim).into_iter();
+        let mut taken = self.ingest.accept_all(events, self.ack, user, claim).into_iter();
         let mut take = |passed| match passed {
             Ok(()) => {
                 // There is one result per decoded event.
@@ -287,7 +288,7 @@ impl Batch {
                 taken.map_err(|full| Box::new(Status::too_many_requests(full.to_string(), 1)))
             }
             Err(Rejection { reason, status, .. }) => {
-                self.face.0.shards.reject(reason, 1);
+                self.ingest.0.shards.reject(reason, 1);
                 Err(status)
             }
         };
@@ -314,15 +315,15 @@ impl Batch {
         if caller.is_some() {
             let verdict = match verdicts.entry((group, namespace.clone())) {
                 Entry::Occupied(entry) => entry.into_mut(),
-                Entry::Vacant(entry) => entry.insert(self.face.may_create(caller, group, &namespace).await.err()),
+                Entry::Vacant(entry) => entry.insert(self.ingest.may_create(caller, group, &namespace).await.err()),
             };
             // Not recorded for `explain`: a caller without permission for a namespace leaves no trace in it.
             if let Some(status) = verdict {
                 return Err(guard::rejection(status.clone()));
             }
         }
-        let passed = create::pass(&self.face, caller, group, &namespace, &mut event);
-        let repairs = passed.inspect_err(|rejection| self.face.note_rejection(&event, 1, rejection))?;
+        let passed = create::pass(&self.ingest, caller, group, &namespace, &mut event);
+        let repairs = passed.inspect_err(|rejection| self.ingest.note_rejection(&event, 1, rejection))?;
         warnings.extend(repairs.iter().map(|repair| repair.warning().to_owned()));
         Ok(event)
     }
@@ -331,7 +332,7 @@ impl Batch {
     /// when they fill a chunk, or at the end if the client waits for them.
     async fn answer(&mut self, mut results: Vec<Result>, lines: &mut Vec<u8>) -> Flow {
         let is_taken = results.iter().any(|result| result.taken.is_ok());
-        let unkept = if is_taken { ack::kept(&self.face, self.ack).await } else { None };
+        let unkept = if is_taken { ack::kept(&self.ingest, self.ack).await } else { None };
         let fates = if self.ack == Ack::Written { self.fates(&mut results).await } else { Vec::new() };
         let mut fates = fates.into_iter();
         for Result { taken, warnings } in results {
@@ -366,7 +367,7 @@ impl Batch {
     /// because the client sends the total again.
     async fn fates(&self, results: &mut [Result]) -> Vec<Option<Fate>> {
         // LIMIT: one request timeout for the whole piece; after it the results say how far the events have come.
-        let mut patience = std::pin::pin!(tokio::time::sleep(self.face.0.settings.request_timeout));
+        let mut patience = std::pin::pin!(tokio::time::sleep(self.ingest.0.settings.request_timeout));
         let mut fates = Vec::with_capacity(results.len());
         for Taken { waiting, .. } in results.iter_mut().filter_map(|result| result.taken.as_mut().ok()) {
             fates.push(match waiting {
@@ -382,7 +383,7 @@ impl Batch {
         let taken = results.iter().filter_map(|result| result.taken.as_ref().ok());
         for (fate, taken) in fates.iter().rev().zip(taken.rev()) {
             if let (Some(Fate::Refused(_)), Some(total)) = (fate, &taken.total) {
-                self.face.take_back(&total.0, total.1);
+                self.ingest.take_back(&total.0, total.1);
             }
         }
         fates
@@ -391,7 +392,7 @@ impl Batch {
     /// Refuses the rest of a request that cannot be read on.
     async fn refuse_rest(&mut self, reason: RejectReason, status: &Status) {
         self.number = self.number.saturating_add(1);
-        self.face.0.shards.reject(reason, 1);
+        self.ingest.0.shards.reject(reason, 1);
         let mut line = Vec::new();
         failure(self.number, status, &[], &mut line);
         let _last = self.send(line).await;
@@ -400,12 +401,12 @@ impl Batch {
     /// Sends result lines. Ends the batch if the client has disconnected or does not read in time; then the rest of its
     /// request counts as one occurrence.
     async fn send(&mut self, lines: Vec<u8>) -> Flow {
-        let patience: Duration = self.face.0.settings.request_timeout;
+        let patience: Duration = self.ingest.0.settings.request_timeout;
         match tokio::time::timeout(patience, self.results.send(lines.into())).await {
             Ok(Ok(())) => Flow::Continue(()),
             Ok(Err(_)) => Flow::Break(()),
             Err(_) => {
-                self.face.0.shards.reject(RejectReason::Unread, 1);
+                self.ingest.0.shards.reject(RejectReason::Unread, 1);
                 self.ended = Err(ResultsUnread);
                 Flow::Break(())
             }

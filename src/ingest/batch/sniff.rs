@@ -87,7 +87,7 @@ mod tests {
     fn documents_are_told_from_lines_by_their_beginning() {
         for (beginning, document) in [
             ("  [", Some(true)),
-            // Fault: only a kind in a certain form, on the first line, was one of a list.
+            // Fault: only a kind in a certain format, on the first line, was one of a list.
             (r#"{"kind": "List""#, Some(true)),
             (r#"{"apiVersion":"v1","metadata":{"a":"]}\""},"items" : [{"reason":"R"}"#, Some(true)),
             ("{\"note\":\"items\",\"data\":[{\"items\":1},\"items\"],\"kind\":\"Event\"}\n", Some(false)),

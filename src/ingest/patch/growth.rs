@@ -15,10 +15,10 @@ use crate::event::patching::{self, PatchType, Patched};
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, EventSeries, MicroTime, NEW_STYLE_MESSAGE_MAX, Time, validate};
 use crate::ingest::aliases::Growth;
-use crate::ingest::asked::Asked;
-use crate::ingest::form::Form;
+use crate::ingest::negotiate::AnswerFormat;
 use crate::ingest::rejection::Rejection;
-use crate::ingest::{Face, ack, create, guard, respond};
+use crate::ingest::request_head::RequestHead;
+use crate::ingest::{Ingest, ack, create, guard, respond};
 use crate::shard::Outcome;
 use crate::status::Status;
 use crate::upstream::ClientPatch;
@@ -118,130 +118,130 @@ fn integer(value: &Value) -> Option<i32> {
 }
 
 /// Counts the growth of an alias.
-pub(super) async fn grow(face: &Face, asked: &Asked, form: Form, growth: &Growth) -> Response {
+pub(super) async fn grow(ingest: &Ingest, head: &RequestHead, format: AnswerFormat, growth: &Growth) -> Response {
     let mut growth = growth.clone();
-    match repair(face, asked, &mut growth) {
+    match repair(ingest, head, &mut growth) {
         Ok(repaired) => {
-            face.0.metrics.count_repairs(repaired.as_slice());
+            ingest.0.metrics.count_repairs(repaired.as_slice());
             let warnings: Vec<String> = repaired.iter().map(|repair| repair.warning().to_owned()).collect();
-            respond::warned(count(face, asked, form, &growth).await, &warnings)
+            respond::warned(count(ingest, head, format, &growth).await, &warnings)
         }
-        Err(rejection) => reject(face, face.0.aliases.get(&asked.namespace, &asked.name).as_ref(), &rejection),
+        Err(rejection) => reject(ingest, ingest.0.aliases.get(&head.namespace, &head.name).as_ref(), &rejection),
     }
 }
 
 /// Repairs the message of a growth as that of the POST: with another message, it would begin a record of its own.
-fn repair(face: &Face, asked: &Asked, growth: &mut Growth) -> Result<Option<Repair>, Rejection> {
-    let Asked { group, namespace, name, .. } = asked;
-    let most = face.0.settings.repair.map_or(usize::MAX, NonZeroUsize::get);
+fn repair(ingest: &Ingest, head: &RequestHead, growth: &mut Growth) -> Result<Option<Repair>, Rejection> {
+    let RequestHead { group, namespace, name, .. } = head;
+    let most = ingest.0.settings.repair.map_or(usize::MAX, NonZeroUsize::get);
     let Some(message) = growth.message.as_mut().filter(|text| text.len() > most.min(NEW_STYLE_MESSAGE_MAX)) else {
         return Ok(None);
     };
-    let Some(known) = face.0.aliases.get(namespace, name) else { return Ok(None) };
+    let Some(known) = ingest.0.aliases.get(namespace, name) else { return Ok(None) };
     if known.event_time.is_none() {
         return Ok(repair::message(message, most));
     }
-    if face.0.settings.repair.is_none() {
-        let told = Event { message: message.clone(), ..known.clone() };
-        validate::update(*group, &known, &told).map_err(Rejection::invalid)?;
+    if ingest.0.settings.repair.is_none() {
+        let posted = Event { message: message.clone(), ..known.clone() };
+        validate::update(*group, &known, &posted).map_err(Rejection::invalid)?;
     }
     Ok(repair::message(message, NEW_STYLE_MESSAGE_MAX))
 }
 
-async fn count(face: &Face, asked: &Asked, form: Form, growth: &Growth) -> Response {
-    let Asked { namespace, name, .. } = asked;
-    let ack = match ack::wanted(face, &asked.headers) {
+async fn count(ingest: &Ingest, head: &RequestHead, format: AnswerFormat, growth: &Growth) -> Response {
+    let RequestHead { namespace, name, .. } = head;
+    let ack = match ack::wanted(ingest, &head.headers) {
         Ok(ack) => ack,
-        Err(rejection) => return reject(face, face.0.aliases.get(namespace, name).as_ref(), &rejection),
+        Err(rejection) => return reject(ingest, ingest.0.aliases.get(namespace, name).as_ref(), &rejection),
     };
     // Checked before the alias changes: a refused growth must not leave its message to the event's client.
-    let caller = asked.caller.as_ref();
+    let caller = head.caller.as_ref();
     if caller.is_some()
-        && let Some((told, grown)) = face.0.aliases.preview(namespace, name, growth)
-        && let Err(rejection) = face.may_grow(caller, form.group, &told).await
+        && let Some((posted, grown)) = ingest.0.aliases.preview(namespace, name, growth)
+        && let Err(rejection) = ingest.may_grow(caller, format.group, &posted).await
     {
-        let grown = face.new_of(&told, grown.into());
+        let grown = ingest.new_of(&posted, grown.into());
         // A client posts its event again after a 404, and that is counted.
         if rejection.status.code != 404 {
-            face.0.shards.reject(rejection.reason, grown.into());
-            face.note_rejection(&told, grown, &rejection);
+            ingest.0.shards.reject(rejection.reason, grown.into());
+            ingest.note_rejection(&posted, grown, &rejection);
         }
         return respond::refusal(&rejection.status);
     }
     // The alias is unknown or evicted; the upstream may have the event. After a 404 client-go posts the whole event
     // again, which is counted here.
-    let Some((told, grown)) = face.0.aliases.grow(namespace, name, growth) else {
-        return respond::refusal(&Status::not_found(form.group.name(), "events", name));
+    let Some((posted, grown)) = ingest.0.aliases.grow(namespace, name, growth) else {
+        return respond::refusal(&Status::not_found(format.group.name(), "events", name));
     };
-    let grown = face.new_of(&told, grown.into());
+    let grown = ingest.new_of(&posted, grown.into());
     if grown == 0 {
-        return respond::event(form, StatusCode::OK, &told, None);
+        return respond::event(format, StatusCode::OK, &posted, None);
     }
-    if let Err(rejection) = face.limit(caller, namespace, Some(&told)) {
-        face.take_back(&told, grown);
-        face.0.shards.reject(rejection.reason, grown.into());
-        face.note_rejection(&told, grown, &rejection);
+    if let Err(rejection) = ingest.limit(caller, namespace, Some(&posted)) {
+        ingest.take_back(&posted, grown);
+        ingest.0.shards.reject(rejection.reason, grown.into());
+        ingest.note_rejection(&posted, grown, &rejection);
         return respond::refusal(&rejection.status);
     }
     // The shard has already counted the refusal.
-    let Ok(taken) = face.accept(&told, grown, ack, asked.user(), || asked.claim()) else {
-        face.take_back(&told, grown);
+    let Ok(taken) = ingest.accept(&posted, grown, ack, head.user(), || head.claim()) else {
+        ingest.take_back(&posted, grown);
         return create::full();
     };
     // The client keeps its own line, even if it begins a record.
-    let answered = create::answered(face, form, StatusCode::OK, ack, &told, taken, Outcome::Counted).await;
+    let answered = create::answered(ingest, format, StatusCode::OK, ack, &posted, taken, Outcome::Counted).await;
     answered.unwrap_or_else(|status| {
-        face.take_back(&told, grown);
+        ingest.take_back(&posted, grown);
         respond::refusal(&status)
     })
 }
 
 /// Rejects a possible occurrence, and records it with the event if that is known.
-pub(super) fn reject(face: &Face, event: Option<&Event>, rejection: &Rejection) -> Response {
+pub(super) fn reject(ingest: &Ingest, event: Option<&Event>, rejection: &Rejection) -> Response {
     if let Some(event) = event {
-        face.note_rejection(event, 1, rejection);
+        ingest.note_rejection(event, 1, rejection);
     }
-    face.reject(rejection)
+    ingest.reject(rejection)
 }
 
 /// Takes a whole event as a patch. If the event is missing it is created, because the client has no other way.
 pub(super) async fn upsert(
-    face: &Face,
-    asked: &Asked,
-    form: Form,
+    ingest: &Ingest,
+    head: &RequestHead,
+    format: AnswerFormat,
     patch: &ClientPatch,
     document: &Value,
     validation: FieldValidation,
 ) -> Response {
-    let Asked { namespace, name, .. } = asked;
-    let told = face.0.aliases.get(namespace, name);
-    let is_known = told.is_some();
-    let current = told.unwrap_or_else(|| {
+    let RequestHead { namespace, name, .. } = head;
+    let posted = ingest.0.aliases.get(namespace, name);
+    let is_known = posted.is_some();
+    let current = posted.unwrap_or_else(|| {
         let mut event = Event::default();
         (event.metadata.namespace, event.metadata.name) = (namespace.as_str().into(), name.as_str().into());
         event
     });
     // Applied like any patch, with the apiserver's refusals and warnings.
-    let patched = patching::apply(patch.patch_type, &patch.body, form.group, validation, &current);
+    let patched = patching::apply(patch.patch_type, &patch.body, format.group, validation, &current);
     let Patched { mut event, mut warnings } = match patched {
         Ok(patched) => patched,
-        Err(status) => return reject(face, is_known.then_some(&current), &Rejection::invalid(status)),
+        Err(status) => return reject(ingest, is_known.then_some(&current), &Rejection::invalid(status)),
     };
     if is_known {
-        let growth = stated(form.group, document, event);
-        return respond::warned(grow(face, asked, form, &growth).await, &warnings);
+        let growth = stated(format.group, document, event);
+        return respond::warned(grow(ingest, head, format, &growth).await, &warnings);
     }
     // A create needs more than the right to patch.
-    let caller = asked.caller.as_ref();
-    if let Err(status) = face.may_create(caller, form.group, namespace).await {
-        return reject(face, Some(&event), &guard::unasked(status));
+    let caller = head.caller.as_ref();
+    if let Err(status) = ingest.may_create(caller, format.group, namespace).await {
+        return reject(ingest, Some(&event), &guard::unasked(status));
     }
-    match create::pass(face, caller, form.group, namespace, &mut event) {
+    match create::pass(ingest, caller, format.group, namespace, &mut event) {
         Ok(repairs) => {
             warnings.extend(repairs.into_iter().map(|repair| repair.warning().to_owned()));
-            respond::warned(create::take(face, asked, form, StatusCode::OK, event).await, &warnings)
+            respond::warned(create::take(ingest, head, format, StatusCode::OK, event).await, &warnings)
         }
-        Err(rejection) => reject(face, Some(&event), &rejection),
+        Err(rejection) => reject(ingest, Some(&event), &rejection),
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::event::patching::{self, PatchType, Patched};
 use crate::event::{ApiGroup, Event, validate};
 use crate::ingest::rejection::{as_asked, under};
-use crate::ingest::{Face, ack, aliases};
+use crate::ingest::{Ingest, ack, aliases};
 use crate::outbox::Line;
 use crate::shard::Lead;
 use crate::status::Status;
@@ -14,36 +14,36 @@ use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
 
 /// Applies a patch and returns the event under the client's name.
 pub(super) async fn apply(
-    face: &Face,
+    ingest: &Ingest,
     namespace: &str,
     name: &str,
     patch: ClientPatch,
     options: PatchOptions,
 ) -> Result<Patched, Status> {
     let (group, stated) = (options.writer.group, stated(&patch));
-    let patched = on_record(face, (namespace, name), &patch, &options, stated).await;
+    let patched = on_record(ingest, (namespace, name), &patch, &options, stated).await;
     let mut patched = patched.map_err(|status| as_asked(group, name, status))?;
     patched.event.metadata.name = name.into();
     if !options.dry_run {
-        face.0.aliases.relabel(namespace, name, &patched.event, stated.0);
+        ingest.0.aliases.relabel(namespace, name, &patched.event, stated.0);
     }
     Ok(patched)
 }
 
 async fn on_record(
-    face: &Face,
+    ingest: &Ingest,
     (namespace, name): (&str, &str),
     patch: &ClientPatch,
     options: &PatchOptions,
     (line, total): (Line, Option<i64>),
 ) -> Result<Patched, Status> {
-    let (upstream, shards) = (&face.0.upstream, &face.0.shards);
-    let told = face.0.aliases.get(namespace, name);
-    let found = told.as_ref().filter(|_| options.dry_run).and_then(|told| shards.find_named(told, Lead::Alias));
-    let held = if options.dry_run { None } else { face.hold(options.writer.group, namespace, name).await? };
+    let (upstream, shards) = (&ingest.0.upstream, &ingest.0.shards);
+    let posted = ingest.0.aliases.get(namespace, name);
+    let found = posted.as_ref().filter(|_| options.dry_run).and_then(|posted| shards.find_named(posted, Lead::Alias));
+    let held = if options.dry_run { None } else { ingest.hold(options.writer.group, namespace, name).await? };
     // Not yet created upstream. A client can patch an event whose create was answered with 201.
     let unstored = |status: Status| {
-        let unstored = told.as_ref().and_then(|told| shards.find_named(told, Lead::Unstored));
+        let unstored = posted.as_ref().and_then(|posted| shards.find_named(posted, Lead::Unstored));
         unstored.and_then(|found| found.unsettled).ok_or(status)
     };
     let Some(held) = held else {
@@ -51,7 +51,7 @@ async fn on_record(
         let patch = renamed(patch, name, &stored_name);
         let patched = match upstream.patch(namespace, &stored_name, &patch, options).await {
             Err(status) if status.code == 404 && options.dry_run => {
-                write_patched(face, &unstored(status)?, &patch, options).await
+                write_patched(ingest, &unstored(status)?, &patch, options).await
             }
             answer => answer,
         };
@@ -64,25 +64,25 @@ async fn on_record(
         Err(status) if status.code == 404 => {
             let owed = unstored(status)?;
             owed_total = Some(aliases::total(&owed));
-            (write_patched(face, &owed, &patch, options).await, Line::Created)
+            (write_patched(ingest, &owed, &patch, options).await, Line::Created)
         }
         answer => (answer, line),
     };
     let patched = match patched {
         Err(status) => {
-            face.doubt(held, (namespace, name), total.or(owed_total), &status).await;
+            ingest.doubt(held, (namespace, name), total.or(owed_total), &status).await;
             return Err(under(name, &stored_name, status));
         }
         Ok(patched) => patched,
     };
     held.follow(&patched.event, line);
-    ack::followed(face).await;
+    ack::followed(ingest).await;
     Ok(patched)
 }
 
 /// Patches an event that is not yet created upstream, and writes it.
 async fn write_patched(
-    face: &Face,
+    ingest: &Ingest,
     owed: &Event,
     patch: &ClientPatch,
     options: &PatchOptions,
@@ -93,7 +93,7 @@ async fn write_patched(
     // By core/v1, like all records: the other API group accepts no counts.
     let writer = Writer { group: ApiGroup::Core, ..options.writer.clone() };
     let asked = UpdateOptions { writer, dry_run: options.dry_run };
-    let event = face.0.upstream.update(event, &asked).await?.event;
+    let event = ingest.0.upstream.update(event, &asked).await?.event;
     Ok(Patched { event, warnings })
 }
 

@@ -15,7 +15,7 @@ use eventweir::deliver::{self, GateSettings, Monitor};
 use eventweir::event::{ApiGroup, Event, conversion};
 use eventweir::event_log::{EventLog, Target};
 use eventweir::explain;
-use eventweir::ingest::{self, Ack, Admission, Aliases, Face, Shared};
+use eventweir::ingest::{self, Ack, Admission, Aliases, Ingest, Shared};
 use eventweir::ledger::{Balance, LostReason};
 use eventweir::outbox::{self, UpstreamGroup};
 use eventweir::server::Origins;
@@ -86,7 +86,7 @@ const LOOKS: usize = 100_000;
 pub(super) struct Process {
     pub(super) shards: Shards,
     pub(super) spool: Option<Spool>,
-    face: Face,
+    face: Ingest,
     fake: FakeApiserver,
     /// The newest change of the upstream that its history has read.
     read: u64,
@@ -169,7 +169,7 @@ impl Process {
         let (event_log, writing) =
             EventLog::new(Target::File(folder.path().join(LOG)), &registry, CancellationToken::new());
         logging.spawn(writing);
-        let face = Face::new(settings, shards.clone(), upstream, aliases, metrics, event_log, shared)
+        let face = Ingest::new(settings, shards.clone(), upstream, aliases, metrics, event_log, shared)
             .admitting(Admission::default());
         let views = Mutex::new(Views::new(&shards, &file.settings, &registry));
         let began = fake.clock().now().mono;
@@ -397,7 +397,7 @@ impl Process {
     }
 }
 
-async fn send(face: Face, method: &str, path: &str, content_type: &str, body: String) -> Reply {
+async fn send(face: Ingest, method: &str, path: &str, content_type: &str, body: String) -> Reply {
     let request = Request::builder().method(method).uri(path).header("Content-Type", content_type);
     let request = request.header("Host", "localhost").body(Body::from(body)).unwrap();
     let Ok(response) = face.service(Origins::any_host()).oneshot(request).await;

@@ -1,4 +1,4 @@
-//! Negotiates the form of an answer: API group, media type and view. Mirrors the apiserver: first go-restful checks
+//! Negotiates the format of an answer: API group, media type and view. Mirrors the apiserver: first go-restful checks
 //! whether any accepted type is served, then `negotiation.NegotiateMediaTypeOptions` chooses
 //! (`k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go`, `rest.go`).
 #![warn(clippy::indexing_slicing, clippy::arithmetic_side_effects)]
@@ -13,7 +13,7 @@ use crate::ledger::RejectReason;
 use crate::status::{Status, StatusDetails};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Form {
+pub(super) struct AnswerFormat {
     pub(super) group: ApiGroup,
     pub(super) media: Media,
     pub(super) view: View,
@@ -86,8 +86,8 @@ impl Media {
     }
 }
 
-impl Form {
-    /// Chooses the form that the client prefers for an event or a list.
+impl AnswerFormat {
+    /// Chooses the format that the client prefers for an event or a list.
     pub(super) fn negotiate(
         group: ApiGroup,
         now: impl FnOnce() -> i64,
@@ -173,7 +173,7 @@ fn choose(accept: &str, endpoint: Endpoint) -> Option<(Media, View, bool)> {
     })
 }
 
-/// `acceptMediaTypeOptions`: the form of this media type with these parameters, if it is served.
+/// `acceptMediaTypeOptions`: the format of this media type with these parameters, if it is served.
 fn offer(media: Media, clause: &Clause<'_>, endpoint: Endpoint) -> Option<(Media, View, bool)> {
     let (mut kind, mut group, mut version, mut converts, mut pretty) = ("", "", "", false, false);
     for (name, value) in &clause.parameters {
@@ -282,19 +282,19 @@ fn goes_first(left: &Clause<'_>, right: &Clause<'_>) -> bool {
 mod tests {
     use super::*;
 
-    fn form(accept: Option<&str>, query: &str) -> Result<Form, Rejection> {
+    fn form(accept: Option<&str>, query: &str) -> Result<AnswerFormat, Rejection> {
         let mut headers = HeaderMap::new();
         if let Some(accept) = accept {
             headers.insert(ACCEPT, accept.parse().unwrap());
         }
-        Form::negotiate(ApiGroup::Core, || 0, Some(query), &headers)
+        AnswerFormat::negotiate(ApiGroup::Core, || 0, Some(query), &headers)
     }
 
     #[test]
     fn accept_is_negotiated_as_by_the_apiserver() {
         const TABLE: View = View::Table(MetaVersion::V1, Include::Metadata);
         let check = |accept, expected| {
-            let read = form(accept, "").ok().map(|form| (form.media, form.view));
+            let read = form(accept, "").ok().map(|format| (format.media, format.view));
             assert_eq!(read, expected, "{accept:?}");
         };
         let whole = |media| Some((media, View::Whole));

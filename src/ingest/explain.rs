@@ -14,9 +14,9 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
-use super::Face;
-use super::asked::Asked;
-use super::form::accept;
+use super::Ingest;
+use super::negotiate::accept;
+use super::request_head::RequestHead;
 use crate::access::{Attributes, Target};
 use crate::clock::{Clock, Mono};
 use crate::event::{ApiGroup, Event};
@@ -79,22 +79,22 @@ fn document(document: &impl serde::Serialize) -> Response {
 }
 
 /// `GET /eventweir/v1/explain`
-pub(super) async fn explain(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
-    Ok(document(&face.explain(asked.user(), asked.query()).await?))
+pub(super) async fn explain(State(ingest): State<Ingest>, head: RequestHead) -> Result<Response, Status> {
+    Ok(document(&ingest.explain(head.user(), head.query()).await?))
 }
 
 /// `GET /eventweir/v1/top`
-pub(super) async fn top(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
-    let query = TopQuery::parse(pairs(asked.query())).map_err(Status::bad_request)?;
-    let _turn = face.list_turn(asked.user()).await?;
-    Ok(document(&face.top(&query)))
+pub(super) async fn top(State(ingest): State<Ingest>, head: RequestHead) -> Result<Response, Status> {
+    let query = TopQuery::parse(pairs(head.query())).map_err(Status::bad_request)?;
+    let _turn = ingest.list_turn(head.user()).await?;
+    Ok(document(&ingest.top(&query)))
 }
 
 /// `GET /eventweir/v1/shadow`
-pub(super) async fn shadow(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
-    let namespace = pairs(asked.query()).find(|(key, _)| key == "namespace").map(|(_, value)| value.into_owned());
-    let _turn = face.list_turn(asked.user()).await?;
-    let difference = face.shadow(namespace.as_deref());
+pub(super) async fn shadow(State(ingest): State<Ingest>, head: RequestHead) -> Result<Response, Status> {
+    let namespace = pairs(head.query()).find(|(key, _)| key == "namespace").map(|(_, value)| value.into_owned());
+    let _turn = ingest.list_turn(head.user()).await?;
+    let difference = ingest.shadow(namespace.as_deref());
     let missing = || Status::new(404, "NotFound", "there is no second configuration (shadowFile)");
     Ok(document(&difference.ok_or_else(missing)?))
 }
@@ -154,7 +154,7 @@ fn unseen(unseen: &Unseen) -> Value {
     json!({ "facts": unseen.number, "oldest": oldest })
 }
 
-impl Face {
+impl Ingest {
     /// Compares the decisions of the second configuration since its start, for all namespaces or one; `None` without a
     /// second configuration.
     pub fn shadow(&self, namespace: Option<&str>) -> Option<Value> {
@@ -186,9 +186,9 @@ impl Face {
     pub async fn explain(&self, caller: &str, query: Option<&str>) -> Result<Explanation, Status> {
         let _turn = self.list_turn(caller).await?;
         let mut query = Query::parse(pairs(query)).map_err(Status::bad_request)?;
-        let told = (!query.event.is_empty()).then(|| self.0.aliases.get(&query.namespace, &query.event)).flatten();
-        if let Some(told) = told {
-            query.follow_alias(&told);
+        let posted = (!query.event.is_empty()).then(|| self.0.aliases.get(&query.namespace, &query.event)).flatten();
+        if let Some(posted) = posted {
+            query.follow_alias(&posted);
         }
         let shards = &self.0.shards;
         let upstream =
@@ -306,26 +306,26 @@ impl Face {
 }
 
 /// `GET /eventweir/v1/tap`: JSON lines, or server-sent events if the client accepts them.
-pub(super) async fn tap(State(face): State<Face>, asked: Asked) -> Result<Response, Status> {
+pub(super) async fn tap(State(ingest): State<Ingest>, head: RequestHead) -> Result<Response, Status> {
     let mut rate = Rate::default();
-    if let Some((_, value)) = pairs(asked.query()).find(|(key, value)| key == "max-rate" && !rate.read(value)) {
+    if let Some((_, value)) = pairs(head.query()).find(|(key, value)| key == "max-rate" && !rate.read(value)) {
         let message = format!("max-rate: {value:?} is not allowed; allowed: lines per second, 0 for all");
         return Err(Status::bad_request(message));
     }
-    let others = pairs(asked.query()).filter(|(key, _)| key != "max-rate");
+    let others = pairs(head.query()).filter(|(key, _)| key != "max-rate");
     let selector = Selector::parse(others).map_err(Status::bad_request)?;
-    let Some(place) = face.0.readers.take(asked.user(), 1) else {
+    let Some(place) = ingest.0.readers.take(head.user(), 1) else {
         return Err(Status::too_many_requests("Too many readers of the tap, please try again later", 5));
     };
-    let is_sse = accept(&asked.headers).contains("text/event-stream");
+    let is_sse = accept(&head.headers).contains("text/event-stream");
     let reader = Reader {
-        lines: face.0.shards.tap().read(selector.clone()),
+        lines: ingest.0.shards.tap().read(selector.clone()),
         selector,
         rate,
         is_sse,
-        stop: face.0.shared.stop.clone(),
-        until: face.0.shards.clock().now().mono.after(LONGEST),
-        clock: face.0.shards.clock().clone(),
+        stop: ingest.0.shared.stop.clone(),
+        until: ingest.0.shards.clock().now().mono.after(LONGEST),
+        clock: ingest.0.shards.clock().clone(),
         _place: place,
     };
     let stream = futures_util::stream::unfold(reader, async |mut reader| {

@@ -1,12 +1,12 @@
 //! Finds and pauses the record that a client's name leads to, before the upstream is asked to change it.
 
-use super::{Face, QUIET, ack, aliases};
+use super::{Ingest, QUIET, ack, aliases};
 use crate::event::{ApiGroup, Event};
 use crate::outbox::Line;
 use crate::shard::{Held, Lead};
 use crate::status::Status;
 
-impl Face {
+impl Ingest {
     /// Pauses the record of a client's name, so that no write of it is sent, and waits for one in flight. Finds the
     /// record by the alias of the name, otherwise, or if the alias's record is gone, by the upstream's event.
     ///
@@ -14,8 +14,8 @@ impl Face {
     /// 409 if another record has its name upstream, so that it is about to get another name. The upstream's answer if
     /// that cannot be read.
     pub(super) async fn hold(&self, group: ApiGroup, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
-        let told = self.0.aliases.get(namespace, name);
-        let of_alias = |lead| told.as_ref().and_then(|told| self.0.shards.hold(told, name, lead));
+        let posted = self.0.aliases.get(namespace, name);
+        let of_alias = |lead| posted.as_ref().and_then(|posted| self.0.shards.hold(posted, name, lead));
         let held = match of_alias(Lead::Alias) {
             Some(held) => Some(held),
             None => match self.hold_stored(namespace, name).await {

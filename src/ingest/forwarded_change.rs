@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use super::rejection::Rejection;
-use super::{Face, Unable, ack, apply, decode, guard, options, patch, respond};
+use super::{Ingest, Unable, ack, apply, decode, guard, options, patch, respond};
 use crate::access::Target;
 use crate::event::ApiGroup;
 use crate::outbox::Line;
@@ -47,13 +47,13 @@ pub struct Kept;
 struct Left {
     /// The paused record.
     held: Option<Held>,
-    face: Face,
+    ingest: Ingest,
     change: Change,
 }
 
 impl Undone {
-    pub(super) fn new(face: &Face, held: Option<Held>, change: Change) -> Self {
-        Self(Arc::new(Mutex::new(Some(Left { held, face: face.clone(), change }))))
+    pub(super) fn new(ingest: &Ingest, held: Option<Held>, change: Change) -> Self {
+        Self(Arc::new(Mutex::new(Some(Left { held, ingest: ingest.clone(), change }))))
     }
 
     /// Returns the record for another try of the change.
@@ -74,12 +74,12 @@ impl Retried {
         if is_in_doubt && self.0.as_ref().is_some_and(|left| left.change.effect == Effect::Delete) {
             return;
         }
-        let Some(Left { held, face, change }) = self.0.take() else { return };
+        let Some(Left { held, ingest, change }) = self.0.take() else { return };
         let Change { group, namespace, name, effect } = change;
         let is_done = code.is_success() || (code == StatusCode::NOT_FOUND && effect == Effect::Delete);
         let held = match held {
-            None if is_done && effect == Effect::Delete => face.hold_deleted(group, &namespace, &name).await,
-            None if is_done => face.hold(group, &namespace, &name).await.ok().flatten(),
+            None if is_done && effect == Effect::Delete => ingest.hold_deleted(group, &namespace, &name).await,
+            None if is_done => ingest.hold(group, &namespace, &name).await.ok().flatten(),
             held => held,
         };
         let Some(held) = held.filter(|held| held.name() == name) else { return };
@@ -90,26 +90,26 @@ impl Retried {
         match effect {
             Effect::Delete if is_done => {
                 held.forget();
-                face.0.aliases.remove(&namespace, &name);
+                ingest.0.aliases.remove(&namespace, &name);
             }
             Effect::Set { total, .. } if is_in_doubt => {
                 let status = Status::new(code.as_u16(), "", "");
-                return face.doubt(held, (&namespace, &name), total, &status).await;
+                return ingest.doubt(held, (&namespace, &name), total, &status).await;
             }
             Effect::Set { line, .. } if code.is_success() => {
                 // Unread, the record continues, as after a change by another writer.
-                let Ok(stored) = face.0.upstream.get(&namespace, &name).await else { return };
+                let Ok(stored) = ingest.0.upstream.get(&namespace, &name).await else { return };
                 let created = (code == StatusCode::CREATED && line == Line::Stated).then_some(Line::Created);
                 if line == Line::Unstated {
-                    face.0.aliases.relabel(&namespace, &name, &stored, line);
+                    ingest.0.aliases.relabel(&namespace, &name, &stored, line);
                 } else {
-                    face.0.aliases.insert(&stored);
+                    ingest.0.aliases.insert(&stored);
                 }
                 held.follow(&stored, created.unwrap_or(line));
             }
             Effect::Delete | Effect::Set { .. } | Effect::Unread(_) => return,
         }
-        ack::followed(&face).await;
+        ack::followed(&ingest).await;
     }
 }
 
@@ -151,7 +151,7 @@ impl Change {
     }
 
     /// Marks a refusal of the change for pass-through.
-    pub(super) fn mark(self, face: &Face, response: &mut Response) {
+    pub(super) fn mark(self, ingest: &Ingest, response: &mut Response) {
         let code = response.status();
         let extensions = response.extensions_mut();
         let is_marked = extensions.get::<Undone>().is_some() || extensions.get::<Kept>().is_some();
@@ -159,21 +159,21 @@ impl Change {
             return;
         }
         let Self { namespace, name, effect, .. } = &self;
-        let told = face.0.aliases.get(namespace, name).filter(|event| face.0.shards.correlates(event));
+        let posted = ingest.0.aliases.get(namespace, name).filter(|event| ingest.0.shards.correlates(event));
         // The client repeats it, with the total of all occurrences. After a 404 of the API server, which may have the event
         // under another name, it would post the event again, which would count once more.
         let is_repeated = code.is_server_error() || extensions.get::<Unable>().is_some();
         // After a 404 to its patch, a client posts its event.
         let posts = matches!(effect, Effect::Unread(media) if !apply::is_apply(media));
-        let is_elsewhere = told.as_ref().is_some_and(|told| {
-            let found = face.0.shards.find_named(told, Lead::Alias).filter(|found| !found.is_gone);
+        let is_elsewhere = posted.as_ref().is_some_and(|posted| {
+            let found = ingest.0.shards.find_named(posted, Lead::Alias).filter(|found| !found.is_gone);
             found.is_some_and(|found| found.name != *name)
         });
-        if told.is_some() && is_repeated || is_elsewhere && !posts {
+        if posted.is_some() && is_repeated || is_elsewhere && !posts {
             extensions.insert(Kept);
             return;
         }
-        extensions.insert(Undone::new(face, None, self));
+        extensions.insert(Undone::new(ingest, None, self));
     }
 }
 

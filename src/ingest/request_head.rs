@@ -11,10 +11,10 @@ use axum::response::Response;
 use serde::Deserialize;
 use smol_str::SmolStr;
 
-use super::form::Form;
+use super::negotiate::AnswerFormat;
 use super::options::{self, FIELD_MANAGER_MAX};
 use super::rejection::Rejection;
-use super::{Face, respond, unknown_path};
+use super::{Ingest, respond, unknown_path};
 use crate::access::{Caller, Turn};
 use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, ManagedFields, cut, managed_fields};
@@ -28,7 +28,7 @@ const SENDER_PAUSE: u32 = 10;
 
 /// A request without its body. Must be the last extractor of the head, because it takes the headers.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestHead {
     pub(super) group: ApiGroup,
     /// Namespace in the path; may be empty.
     pub(super) namespace: String,
@@ -49,17 +49,17 @@ struct Names {
     name: String,
 }
 
-impl FromRequestParts<Face> for Asked {
+impl FromRequestParts<Ingest> for RequestHead {
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, face: &Face) -> Result<Self, Response> {
-        let names = Path::from_request_parts(parts, face).await;
+    async fn from_request_parts(parts: &mut Parts, ingest: &Ingest) -> Result<Self, Response> {
+        let names = Path::from_request_parts(parts, ingest).await;
         let Path(Names { namespace, name }) = names.map_err(|fault: PathRejection| {
             // A name that is not UTF-8 (`%ff`).
             let status = Status::bad_request(fault.body_text());
             match parts.method {
                 // A possible occurrence.
-                Method::POST => face.reject(&Rejection::invalid(status)),
+                Method::POST => ingest.reject(&Rejection::invalid(status)),
                 _ => respond::refusal(&status),
             }
         })?;
@@ -87,7 +87,7 @@ fn check_path(path: &str, namespace: &str, name: &str) -> Result<(), Status> {
     Ok(())
 }
 
-impl Asked {
+impl RequestHead {
     pub(super) fn query(&self) -> Option<&str> {
         self.uri.query()
     }
@@ -102,8 +102,8 @@ impl Asked {
         self.caller.as_ref().map_or("", |caller| &caller.name)
     }
 
-    pub(super) fn form(&self, face: &Face) -> Result<Form, Rejection> {
-        Form::negotiate(self.group, || face.0.shards.clock().now().wall, self.query(), &self.headers)
+    pub(super) fn form(&self, ingest: &Ingest) -> Result<AnswerFormat, Rejection> {
+        AnswerFormat::negotiate(self.group, || ingest.0.shards.clock().now().wall, self.query(), &self.headers)
     }
 
     /// Refuses a write of an eventweir whose upstream this is. It waits for an answer with a version, which an accepted

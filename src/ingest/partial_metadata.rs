@@ -1,6 +1,6 @@
 //! Encodes `PartialObjectMetadata` and its list as JSON.
 
-use super::form::MetaVersion;
+use super::negotiate::MetaVersion;
 use crate::event::Event;
 use crate::event::json::{self, EventList};
 

@@ -124,11 +124,11 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
             Some(News::Begins) => listed = Listed::default(),
             Some(News::Listed(event)) => {
                 listed.add(&event);
-                shards.learn(&event);
+                shards.apply_watch(&event);
                 monitor.count("listed");
             }
             Some(News::Complete) => {
-                shards.learn_list(&std::mem::take(&mut listed));
+                shards.apply_list(&std::mem::take(&mut listed));
                 monitor.count("relist");
                 monitor.synced.set(1);
                 monitor.ready.cancel();
@@ -137,12 +137,12 @@ pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
                 }
             }
             Some(News::Stored(event)) => {
-                shards.learn(&event);
+                shards.apply_watch(&event);
                 monitor.count("stored");
                 monitor.synced.set(1);
             }
             Some(News::Gone(event)) => {
-                shards.learn_gone(&event);
+                shards.apply_deletion(&event);
                 monitor.count("gone");
                 monitor.synced.set(1);
             }

@@ -58,7 +58,7 @@ impl Correlator {
 
     /// Applies the upstream state of a record without owed writes: its count, and the part of it that its tag counts,
     /// if it has a tag.
-    pub fn learn(&mut self, key: Key, event: &Event, count: i32, tag: Option<u64>) {
+    pub fn apply_watch(&mut self, key: Key, event: &Event, count: i32, tag: Option<u64>) {
         let Some(observation) = self.observations.peek_mut(&key) else { return };
         if is_newer(&event.metadata.resource_version, &observation.resource_version) {
             // A create of ours that was executed late, after a deletion, shows less than was counted meanwhile.
@@ -73,7 +73,7 @@ impl Correlator {
     /// Applies the deletion, at `version`, of a record without owed writes. A record that this process has counted on
     /// is created again with its running count, as client-go does when a patch answers 404. An adopted record without
     /// own occurrences is forgotten. Returns whether it is news, and not older than what is known.
-    pub fn learn_gone(&mut self, key: Key, version: &str) -> bool {
+    pub fn apply_deletion(&mut self, key: Key, version: &str) -> bool {
         let Some(observation) = self.observations.peek_mut(&key) else { return false };
         let is_news = is_newer(version, &observation.resource_version) || version == observation.resource_version;
         if is_news {
@@ -85,8 +85,8 @@ impl Correlator {
         is_news
     }
 
-    /// Applies [`learn_gone`](Self::learn_gone) to every record that is believed stored and that `is_gone`.
-    pub fn learn_list(&mut self, mut is_gone: impl FnMut(&Observation) -> bool) {
+    /// Applies [`apply_deletion`](Self::apply_deletion) to every record that is believed stored and that `is_gone`.
+    pub fn apply_list(&mut self, mut is_gone: impl FnMut(&Observation) -> bool) {
         let mut forgotten = Vec::new();
         for (key, observation) in self.observations.iter_mut().filter(|(_, observation)| observation.stored) {
             observation.stored = !is_gone(observation);

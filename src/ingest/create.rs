@@ -20,7 +20,7 @@ use crate::event::json::Decoded;
 use crate::event::repair::{self, Repair};
 use crate::event::{ApiGroup, Event, validate};
 use crate::ledger::RejectReason;
-use crate::shard::{Fate, Full, Outcome};
+use crate::shard::{Full, Outcome, TicketOutcome};
 use crate::status::Status;
 use crate::upstream::store;
 
@@ -194,8 +194,8 @@ pub(super) async fn answered(
         None => None,
     };
     let shown = match fate {
-        Some(Fate::Refused(refusal)) => return Err(through(format.group, *refusal.status)),
-        Some(Fate::Written(stored)) => Cow::Owned(as_stored(event, *stored, outcome)),
+        Some(TicketOutcome::Refused(refusal)) => return Err(through(format.group, *refusal.status)),
+        Some(TicketOutcome::Written(stored)) => Cow::Owned(as_stored(event, *stored, outcome)),
         None => Cow::Borrowed(event),
     };
     let mut response = respond::event(format, code, &shown, Some(taken.outcome));

@@ -9,8 +9,8 @@ use smol_str::{SmolStr, format_smolstr};
 use super::Occurrences;
 use super::fold::FIRST_DIGEST;
 use super::settings::Settings;
-use super::stand::Stand;
 use super::storm::{self, Storm};
+use super::upstream_state::UpstreamState;
 use crate::clock::{Mono, Now};
 use crate::correlator::{RecordId, record_name};
 use crate::event::{Event, EventSource, MicroTime, ObjectMeta, ObjectReference, Time, cut};
@@ -32,7 +32,7 @@ pub(super) struct Digest {
     /// The event as last written, from which the record continues after it has left the outbox.
     pub(super) event: Event,
     /// State of the record upstream.
-    pub(super) stand: Stand,
+    pub(super) upstream: UpstreamState,
     /// Occurrences under its tag.
     pub(super) total: u64,
     /// Time until which nothing folds, so that the digest can be written; see `Budget::folds_from`.
@@ -90,8 +90,8 @@ impl Digest {
 
     fn of(record: RecordId, event: Event, storm: Option<Box<Storm>>, now: Now) -> Self {
         let folds_from = now.mono;
-        let (stand, reasons) = (Stand::Nowhere, Vec::new());
-        Self { record, event, stand, total: 0, folds_from, reasons, unnamed: 0, storm, bytes: 0 }
+        let (upstream, reasons) = (UpstreamState::Nowhere, Vec::new());
+        Self { record, event, upstream, total: 0, folds_from, reasons, unnamed: 0, storm, bytes: 0 }
     }
 
     /// Returns the first folded reason; `None` in a storm record.

@@ -196,7 +196,7 @@ impl Outbox {
         } else {
             let mut record = Record::new(source, budget_id, kind, digest.event.clone(), now.mono);
             (record.since, record.group, record.tag) = (since, group, tag);
-            (record.stand, record.total) = (digest.stand.clone(), digest.total);
+            (record.upstream, record.total) = (digest.upstream.clone(), digest.total);
             budget.members += 1;
             self.put(id, record);
         }

@@ -3,7 +3,7 @@
 
 use super::budget::Budget;
 use super::record::{Phase, Record};
-use super::stand::{Call, Effect, IfMissing, Stand, Then};
+use super::upstream_state::{Call, Effect, IfMissing, Then, UpstreamState};
 use super::{Outbox, Ticket, count, digest, has_any_tag};
 use crate::clock::Now;
 use crate::correlator::RecordId;
@@ -40,7 +40,7 @@ impl Record {
         let waiting = self.waiting().total();
         let own = self.tag_on(stored).unwrap_or(0);
         // An event that was there is that of a create without an answer. The change may have removed its tag.
-        let is_of_create = line == Line::Stated && matches!(self.stand, Stand::Sent { .. });
+        let is_of_create = line == Line::Stated && matches!(self.upstream, UpstreamState::Sent { .. });
         let created = if is_of_create { self.in_doubt() } else { 0 };
         let arrived = own.saturating_sub(self.settled()).max(created).min(waiting);
         let written = i64::from(self.event.count) - i64::try_from(waiting - arrived).unwrap_or(i64::MAX);
@@ -53,13 +53,13 @@ impl Record {
 
 /// Returns the step after the answer to a request that a DELETE without an answer has overtaken: the record is read, and
 /// forgotten if it is gone.
-pub(super) fn overtaken(stand: Stand, effect: Effect) -> (Stand, Effect) {
-    match (stand, effect) {
-        (Stand::On(held) | Stand::Unsure { held, .. }, effect) => {
-            (Stand::Unsure { held, if_missing: IfMissing::Forget }, effect)
+pub(super) fn overtaken(upstream: UpstreamState, effect: Effect) -> (UpstreamState, Effect) {
+    match (upstream, effect) {
+        (UpstreamState::On(held) | UpstreamState::Unsure { held, .. }, effect) => {
+            (UpstreamState::Unsure { held, if_missing: IfMissing::Forget }, effect)
         }
         // It is gone, or another event has its name.
-        (Stand::Nowhere, Effect::Again | Effect::Rename { .. }) => (Stand::Nowhere, Effect::Forget),
+        (UpstreamState::Nowhere, Effect::Again | Effect::Rename { .. }) => (UpstreamState::Nowhere, Effect::Forget),
         other => other,
     }
 }
@@ -98,7 +98,7 @@ impl Outbox {
         let draining = self.draining;
         let Some(record) = self.records.get_mut(&id) else { return };
         let (budget, is_digest) = (record.budget, record.kind.folds());
-        let call = record.stand.call(now.mono);
+        let call = record.upstream.call(now.mono);
         // The client's change may have brought what was to be tried again.
         let is_done = !record.owes()
             && match record.phase {
@@ -157,7 +157,7 @@ impl Outbox {
         let Some((until, record)) = in_limbo else { return self.remove(id, now) };
         (record.pending, record.later) = (Occurrences::default(), Occurrences::default());
         record.total = record.settled();
-        record.stand = Stand::Waiting { until, then: Then::Delete };
+        record.upstream = UpstreamState::Waiting { until, then: Then::Delete };
         // Its deletion waits for no token, and takes none from what is to be shown.
         (record.paid, record.has_passed) = (true, true);
         record.phase = Phase::Backoff(until);
@@ -169,8 +169,8 @@ impl Outbox {
     pub fn doubt(&mut self, id: RecordId, now: Now) -> bool {
         self.note(id);
         let Some(record) = self.records.get_mut(&id) else { return false };
-        let (Stand::On(held) | Stand::Unsure { held, .. }) = &record.stand else { return false };
-        record.stand = Stand::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
+        let (UpstreamState::On(held) | UpstreamState::Unsure { held, .. }) = &record.upstream else { return false };
+        record.upstream = UpstreamState::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
         match &mut record.phase {
             // It owes a read.
             Phase::Settled => record.phase = Phase::Cooling,
@@ -204,7 +204,7 @@ impl Outbox {
             // A PUT may bring back an older tag. The record continues from that one.
             let tag = record.tag_on(stored).unwrap_or_else(|| record.settled());
             record.total = tag + record.unsettled().total();
-            record.stand = Stand::On(record.held(stored, tag, now));
+            record.upstream = UpstreamState::On(record.held(stored, tag, now));
         }
         record.measure(&mut self.usage);
         let awaited = if waiting == 0 { self.tickets.drop_record(id) } else { Vec::new() };
@@ -323,7 +323,7 @@ mod tests {
             if is_put {
                 outbox.rebase(id, &object, Line::Stated, Now::at(2));
             } else {
-                outbox.learn(id, &object, Now::at(2));
+                outbox.apply_watch(id, &object, Now::at(2));
             }
             assert!(outbox.doubt(id, Now::at(3)));
             let write = outbox.next_write(Now::at(10_000_000_000)).unwrap();

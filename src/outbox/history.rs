@@ -2,15 +2,15 @@
 //! recognised by their version.
 
 use super::record::Phase;
-use super::stand::{Stand, others};
-use super::{Outbox, group};
+use super::upstream_state::{UpstreamState, others};
+use super::{Outbox, api_group};
 use crate::clock::Now;
 use crate::correlator::{RecordId, is_newer};
 use crate::event::Event;
 
 /// The effect of a watch event about a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Learned {
+pub enum WatchEffect {
     /// The record is not in the outbox.
     Absent,
     /// A request that is in flight or due will show more, or the event is not newer than the known one.
@@ -24,53 +24,53 @@ pub enum Learned {
 impl Outbox {
     /// Returns the count of the series that a client has written to an object itself (admission).
     pub fn clients_series(&self, object: &Event) -> Option<i32> {
-        group::clients_series(self.settings.group.of(object), object)
+        api_group::clients_series(self.settings.group.of(object), object)
     }
 
     /// Applies `event`, which the upstream holds under the record's name.
-    pub fn learn(&mut self, id: RecordId, event: &Event, now: Now) -> Learned {
-        let Some(record) = self.records.get_mut(&id) else { return Learned::Absent };
-        let Stand::On(held) = &record.stand else { return Learned::Ignored };
+    pub fn apply_watch(&mut self, id: RecordId, event: &Event, now: Now) -> WatchEffect {
+        let Some(record) = self.records.get_mut(&id) else { return WatchEffect::Absent };
+        let UpstreamState::On(held) = &record.upstream else { return WatchEffect::Ignored };
         if matches!(record.phase, Phase::InFlight(_)) || !is_newer(&event.metadata.resource_version, &held.version) {
-            return Learned::Ignored;
+            return WatchEffect::Ignored;
         }
         let settled = record.settled();
         if record.tag.is_none() && record.sent.tag > settled {
             // It may show our own write in doubt, which is repeated with its absolute count.
-            return Learned::Ignored;
+            return WatchEffect::Ignored;
         }
         let own = record.tag_on(event);
         if own.is_some_and(|own| own > settled) {
             // A late write of an earlier process. The next patch will be refused, and the object is read then.
-            return Learned::Ignored;
+            return WatchEffect::Ignored;
         }
         // Without the tag it includes all acknowledged occurrences: it is unchanged, or another writer has created it
         // again.
         let seen = record.held(event, own.unwrap_or(held.tag), now);
         let moved = others(seen.count, seen.tag).saturating_sub(others(held.count, held.tag));
-        record.stand = Stand::On(seen);
+        record.upstream = UpstreamState::On(seen);
         record.move_count(moved);
         record.read_lines(event, self.settings.group.of(event));
         record.follow_times(event);
         self.note(id);
-        Learned::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
+        WatchEffect::Moved(i32::try_from(moved).unwrap_or(if moved < 0 { i32::MIN } else { i32::MAX }))
     }
 
     /// Applies that the upstream, at `version`, no longer holds the record: its next write creates it with its running count.
     /// Ignored if an answer has shown a newer version, because the record was created again.
-    pub fn learn_gone(&mut self, id: RecordId, version: &str, now: Now) -> Learned {
+    pub fn apply_deletion(&mut self, id: RecordId, version: &str, now: Now) -> WatchEffect {
         if let Some(pause) = self.paused.get_mut(&id) {
             pause.news.take_if(|news| !is_newer(&news.metadata.resource_version, version));
         }
-        let Some(record) = self.records.get(&id) else { return Learned::Absent };
-        let Stand::On(held) = &record.stand else { return Learned::Ignored };
+        let Some(record) = self.records.get(&id) else { return WatchEffect::Absent };
+        let UpstreamState::On(held) = &record.upstream else { return WatchEffect::Ignored };
         let is_news = version == held.version || is_newer(version, &held.version);
         if !is_news || matches!(record.phase, Phase::InFlight(_)) {
-            return Learned::Ignored;
+            return WatchEffect::Ignored;
         }
         self.note(id);
-        self.change_in_queue(id, now, |record| record.stand = Stand::Nowhere);
-        Learned::Gone
+        self.change_in_queue(id, now, |record| record.upstream = UpstreamState::Nowhere);
+        WatchEffect::Gone
     }
 }
 
@@ -93,11 +93,11 @@ mod tests {
         outbox.offer(Offer::of(1, None), Event { count: 2, ..event.clone() }, Now::at(0));
         outbox.take_changes();
         for id in [id, RecordId(7)] {
-            outbox.learn(id, &event, Now::at(1));
+            outbox.apply_watch(id, &event, Now::at(1));
             assert!(!outbox.has_changes(), "{id:?}");
         }
         event.metadata.resource_version = "6".into();
-        assert_eq!(outbox.learn(id, &event, Now::at(1)), Learned::Moved(0));
+        assert_eq!(outbox.apply_watch(id, &event, Now::at(1)), WatchEffect::Moved(0));
         assert!(outbox.has_changes());
     }
 
@@ -112,7 +112,7 @@ mod tests {
             outbox.offer(Offer { known, ..Offer::of(number, rate) }, event.clone(), now);
             assert_eq!(outbox.next_write(now).is_some(), number == 0, "it has the token");
         }
-        assert_eq!(outbox.learn_gone(RecordId(2), "6", Now::at(3)), Learned::Gone);
+        assert_eq!(outbox.apply_deletion(RecordId(2), "6", Now::at(3)), WatchEffect::Gone);
         let write = outbox.next_write(Now::at(1_000_000_000)).unwrap();
         assert!(matches!(write.request, Request::Create { .. }), "{write:?}");
     }

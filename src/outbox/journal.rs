@@ -14,7 +14,7 @@ use super::budget::{Budget, BudgetId};
 use super::fold::FIRST_DIGEST;
 use super::lines::{ClientLine, Lines};
 use super::record::{Kind, Record};
-use super::stand::{Held, IfMissing, LIMBO, Mark, Stand};
+use super::upstream_state::{IfMissing, LIMBO, Mark, StoredState, UpstreamState};
 use crate::clock::Now;
 use crate::correlator::{Key, Messages, Rate, RecordId};
 use crate::event::Event;
@@ -173,20 +173,20 @@ impl Outbox {
         record.sent = Mark { count: record.count_to_write(), tag: record.total };
         let owed = i64::try_from(entry.owed.total()).unwrap_or(i64::MAX);
         let count = record.count_to_write().saturating_sub(owed);
-        let held = Held { version, count, tag: entry.settled, ..Held::default() };
+        let held = StoredState { version, count, tag: entry.settled, ..StoredState::default() };
         let carried = i64::try_from(entry.carried).unwrap_or(i64::MAX);
         // A read shows what has arrived only with tags.
-        record.stand = match (entry.stored, record.is_inherited && record.tag.is_some()) {
+        record.upstream = match (entry.stored, record.is_inherited && record.tag.is_some()) {
             _ if entry.carried > 0 => {
                 record.sent = Mark { count: count.saturating_add(carried), tag: entry.settled + entry.carried };
-                Stand::Carried { until: now.mono.after(LIMBO) }
+                UpstreamState::Carried { until: now.mono.after(LIMBO) }
             }
-            (true, _) if entry.may_be_deleted => Stand::Unsure { held, if_missing: IfMissing::Forget },
-            (true, true) => Stand::Unsure { held, if_missing: IfMissing::Create },
-            (true, false) => Stand::On(held),
-            (false, _) => Stand::Sent { until: now.mono.after(LIMBO) },
+            (true, _) if entry.may_be_deleted => UpstreamState::Unsure { held, if_missing: IfMissing::Forget },
+            (true, true) => UpstreamState::Unsure { held, if_missing: IfMissing::Create },
+            (true, false) => UpstreamState::On(held),
+            (false, _) => UpstreamState::Sent { until: now.mono.after(LIMBO) },
         };
-        if let Stand::Sent { until } = record.stand {
+        if let UpstreamState::Sent { until } = record.upstream {
             record.create_until = Some(until);
         }
         record.pending.merge(entry.owed);
@@ -230,7 +230,7 @@ impl Outbox {
         let pays = self.budgets.peek(&record.budget.0).is_some_and(pays);
         let budget = pays.then(|| record.budget.spam_key(record.source));
         let mut event = record.event.clone();
-        let held = record.stand.held();
+        let held = record.upstream.held();
         event.metadata.resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
         Entry {
             source: record.source,
@@ -243,8 +243,8 @@ impl Outbox {
             settled: record.settled(),
             owed: record.unsettled(),
             later: record.later,
-            carried: if matches!(record.stand, Stand::Carried { .. }) { record.in_doubt() } else { 0 },
-            may_be_deleted: matches!(record.stand, Stand::Unsure { if_missing: IfMissing::Forget, .. }),
+            carried: if matches!(record.upstream, UpstreamState::Carried { .. }) { record.in_doubt() } else { 0 },
+            may_be_deleted: matches!(record.upstream, UpstreamState::Unsure { if_missing: IfMissing::Forget, .. }),
             lines: record.lines.to_vec(),
             later_lines: record.later_lines.to_vec(),
         }

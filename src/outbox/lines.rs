@@ -19,7 +19,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::record::{Kind, Record};
 use super::usage::Usage;
-use super::{Outbox, group};
+use super::{Outbox, api_group};
 use crate::correlator::{NAME_BYTES_MAX, RecordId};
 use crate::event::{ApiGroup, Event};
 
@@ -266,7 +266,7 @@ impl Record {
 
     /// Reads the lines of the object of the record.
     pub(super) fn read_lines(&mut self, object: &Event, group: ApiGroup) {
-        let series = group::clients_series(group, object);
+        let series = api_group::clients_series(group, object);
         self.lines.read(object, series);
         self.later_lines.read(object, series);
     }

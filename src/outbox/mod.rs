@@ -9,17 +9,17 @@
 //! - [`Outbox::take_forgotten`] after each of the above: records that the correlators must forget.
 
 mod budget;
-mod carry;
+mod admission;
 mod digest;
 mod fold;
 mod folded;
 mod forget;
-mod group;
+mod api_group;
 mod groups;
 mod history;
 mod journal;
 mod lines;
-mod look;
+mod view;
 mod offer;
 mod ready;
 mod record;
@@ -28,7 +28,7 @@ mod request;
 mod settings;
 mod settle;
 mod shared_buckets;
-mod stand;
+mod upstream_state;
 mod storm;
 mod tag;
 mod tickets;
@@ -43,15 +43,14 @@ use smol_str::SmolStr;
 pub use crate::correlator::{Known, Patch, RecordId};
 pub use crate::ledger::{LostReason, Occurrences, Why, WrittenAs};
 use crate::limits::Share;
+pub use api_group::{UpstreamGroup, count};
 pub use digest::DIGEST_REASON;
 pub use folded::FOLDED_MARK;
 pub use forget::{Line, Rebased};
-pub use group::{UpstreamGroup, count};
 pub use groups::{GroupSettings, Leaving, Reach, Taken};
-pub use history::Learned;
+pub use history::WatchEffect;
 pub use journal::{Changes, Entry};
 pub use lines::{ClientLine, is_set_without_lines, line_checksum};
-pub use look::{Glimpse, Tokens};
 pub use offer::{Forgotten, Offer};
 pub(crate) use ready::NORMAL_TURN;
 pub use record::{Kind, backoff};
@@ -60,7 +59,8 @@ pub use settings::Settings;
 pub use settle::{Feedback, Settlement};
 pub use storm::{STORM_MARK, StormNews};
 pub use tag::{Claim, MESSAGES, has_any_tag, tags};
-pub use tickets::{Fate, OnTaken, Ticket};
+pub use tickets::{OnTaken, Ticket, TicketOutcome};
+pub use view::{RecordView, Tokens};
 
 use budget::{Budget, BudgetId, Class, Order, Place};
 use folded::FoldedTable;
@@ -68,9 +68,9 @@ use groups::Groups;
 use journal::Journal;
 use ready::Ready;
 use record::{Phase, Record, Sent};
-use stand::{Call, Mark, Stand, Tags};
 use tickets::Tickets;
 use timers::Timer;
+use upstream_state::{Call, Mark, Tags, UpstreamState};
 use usage::Usage;
 
 use crate::clock::{Mono, Now};
@@ -335,15 +335,15 @@ impl Outbox {
     /// Builds the request of a record and marks the record as in flight.
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let record = self.records.get_mut(&id)?;
-        let call = record.stand.call(now.mono)?;
+        let call = record.upstream.call(now.mono)?;
         // What came since another process, or its client, has sent the create waits for a write of its own.
-        if !record.is_inherited && !matches!(record.stand, Stand::Carried { .. }) {
+        if !record.is_inherited && !matches!(record.upstream, UpstreamState::Carried { .. }) {
             self.tickets.send(id);
         }
         record.paid = true;
         record.next_write = now.mono.after(self.settings.interval(record.kind));
         let group = self.settings.group.of(&record.event);
-        let before = match record.stand.held() {
+        let before = match record.upstream.held() {
             Some(held) if record.sent.tag <= record.settled() => Mark { count: held.count, tag: held.tag },
             _ => record.sent,
         };
@@ -356,7 +356,7 @@ impl Outbox {
         }
         let tag = record.tag.as_ref().map(|tag| (tag.clone(), tag::value(record.total, now)));
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
-        let held = record.stand.held();
+        let held = record.upstream.held();
         let request = match call {
             Call::Read => Request::Read { group, namespace, name },
             Call::Delete => {
@@ -364,7 +364,7 @@ impl Outbox {
                 Request::Delete { group, namespace, name, resource_version }
             }
             Call::Patch => {
-                let patch = group::patch(group, &event, now);
+                let patch = api_group::patch(group, &event, now);
                 let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
                 let annotations = record.lines.annotations(&name, count, record.total);
                 let surplus = held.map(|held| held.expired_tags.as_slice()).unwrap_or_default();
@@ -376,7 +376,7 @@ impl Outbox {
                 Request::Patch { group, namespace, name, patch, claim }
             }
             Call::Create => {
-                let mut event = group::converted(group, &event, now).into_owned();
+                let mut event = api_group::converted(group, &event, now).into_owned();
                 event.metadata.resource_version = SmolStr::default();
                 // Later requests need the name that its API group accepts.
                 record.event.metadata.name = event.metadata.name.clone();
@@ -385,7 +385,7 @@ impl Outbox {
                     tag::mark(&mut event, &tag, value, lines);
                 }
                 // The count that the upstream will hold follows from the event as written.
-                record.sent.count = group::count(&event).into();
+                record.sent.count = api_group::count(&event).into();
                 Request::Create { group, event: Box::new(event) }
             }
         };
@@ -420,7 +420,7 @@ impl Outbox {
         // The budget has another digest if a client has deleted this one, or it is one of an earlier process.
         let digest = self.budgets.peek_mut(&record.budget.0).and_then(Budget::digest_mut);
         if let Some(digest) = digest.filter(|digest| digest.record == id) {
-            digest.stand = record.stand;
+            digest.upstream = record.upstream;
             digest.total = record.total;
             digest.event = record.event;
         }

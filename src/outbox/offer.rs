@@ -6,7 +6,7 @@ use super::Outbox;
 use super::budget::{Budget, BudgetId};
 use super::groups::Reach;
 use super::record::{Kind, Phase, Record};
-use super::stand::{Held, Mark, Stand};
+use super::upstream_state::{Mark, StoredState, UpstreamState};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Fold, Key, Known, Messages, Rate, RecordId};
 use crate::event::Event;
@@ -156,7 +156,8 @@ impl Outbox {
         record.paid = offer.rate.is_none();
         record.group = offer.group_rate().map(|rate| self.groups.of(&record.event, rate));
         if stored {
-            record.stand = Stand::On(Held { version, count: count.into(), tag, ..Held::default() });
+            record.upstream =
+                UpstreamState::On(StoredState { version, count: count.into(), tag, ..StoredState::default() });
         }
         // A record that was deleted is created again with its running count, and never folds.
         record.sent = Mark { count: count.into(), tag };

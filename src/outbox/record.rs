@@ -5,15 +5,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
+use super::api_group;
 use super::budget::{Budget, BudgetId, Order, Place, Rank};
-use super::group;
 use super::groups::Membership;
 use super::lines::Lines;
 use super::offer::Forgotten;
 use super::request::Answer;
 use super::settings::Settings;
-use super::stand::{Call, Held, LIMBO, Mark, Seen, Stand};
 use super::tag;
+use super::upstream_state::{Call, LIMBO, Mark, Seen, StoredState, UpstreamState};
 use super::usage::Usage;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, LruMap, Messages, RecordId};
@@ -68,7 +68,7 @@ pub(super) struct Record {
     /// Bytes of `event` and the lines as counted against the limit.
     pub(super) size: usize,
     /// The known state of the record upstream.
-    pub(super) stand: Stand,
+    pub(super) upstream: UpstreamState,
     /// Until when an earlier, unanswered create may still take effect, after a later one was answered.
     pub(super) create_until: Option<Mono>,
     /// The tag under which it is counted; `None` if writes carry no tag.
@@ -214,8 +214,8 @@ impl Record {
     /// Takes the waiting occurrences that the next request carries. What came after the create of a client pays for a
     /// write of its own, except that an earlier process may have written it already.
     pub(super) fn take_next(&mut self) -> Occurrences {
-        match self.stand {
-            Stand::Carried { .. } if !self.is_inherited => self.pending.take_first(self.in_doubt()),
+        match self.upstream {
+            UpstreamState::Carried { .. } if !self.is_inherited => self.pending.take_first(self.in_doubt()),
             _ => std::mem::take(&mut self.pending),
         }
     }
@@ -250,18 +250,24 @@ impl Record {
 
     /// Returns the number of occurrences that an unanswered request may have made visible upstream.
     pub(super) fn in_doubt(&self) -> u64 {
-        let is_in_doubt = match (&self.phase, &self.stand) {
+        let is_in_doubt = match (&self.phase, &self.upstream) {
             (Phase::InFlight(Sent { call: Call::Create | Call::Patch, .. }), _) => true,
-            (_, Stand::Sent { .. } | Stand::Unsure { .. } | Stand::Waiting { .. } | Stand::Carried { .. }) => true,
-            (_, Stand::Taken { until, .. }) => until.is_some(),
-            (_, Stand::Nowhere | Stand::On(_) | Stand::Unwanted(_)) => false,
+            (
+                _,
+                UpstreamState::Sent { .. }
+                | UpstreamState::Unsure { .. }
+                | UpstreamState::Waiting { .. }
+                | UpstreamState::Carried { .. },
+            ) => true,
+            (_, UpstreamState::Taken { until, .. }) => until.is_some(),
+            (_, UpstreamState::Nowhere | UpstreamState::On(_) | UpstreamState::Unwanted(_)) => false,
         };
         if is_in_doubt { self.sent.tag.saturating_sub(self.settled()) } else { 0 }
     }
 
     /// Adds `by` to the desired count. An event that is stored as posted may have no count, and still shows occurrences.
     pub(super) fn move_count(&mut self, by: i64) {
-        let count = if by == 0 || self.event.count != 0 { self.event.count } else { group::count(&self.event) };
+        let count = if by == 0 || self.event.count != 0 { self.event.count } else { api_group::count(&self.event) };
         let moved = i64::from(count).saturating_add(by);
         self.event.count = i32::try_from(moved).unwrap_or(if moved < 0 { 0 } else { i32::MAX });
     }
@@ -280,7 +286,7 @@ impl Record {
         }
         self.take_own_tag(tag);
         self.total = self.pending.total();
-        if let Stand::On(held) | Stand::Unsure { held, .. } = &mut self.stand {
+        if let UpstreamState::On(held) | UpstreamState::Unsure { held, .. } = &mut self.upstream {
             held.tag = 0;
             self.sent = Mark { count: held.count, tag: 0 };
         }
@@ -296,12 +302,12 @@ impl Record {
     /// Returns until when a create that was sent may still take effect without an answer; `None` if there is none.
     pub(super) fn limbo(&self, now: Now) -> Option<Mono> {
         let is_creating = matches!(self.phase, Phase::InFlight(Sent { call: Call::Create, .. }));
-        match &self.stand {
+        match &self.upstream {
             _ if is_creating => Some(now.mono.after(LIMBO)),
-            Stand::Sent { until }
-            | Stand::Taken { until: Some(until), .. }
-            | Stand::Waiting { until, .. }
-            | Stand::Carried { until } => Some(*until),
+            UpstreamState::Sent { until }
+            | UpstreamState::Taken { until: Some(until), .. }
+            | UpstreamState::Waiting { until, .. }
+            | UpstreamState::Carried { until } => Some(*until),
             _ => self.create_until,
         }
         .filter(|until| *until > now.mono)
@@ -313,10 +319,10 @@ impl Record {
     }
 
     /// Returns an object that includes `tag` of its occurrences, as the record is held by the upstream then.
-    pub(super) fn held(&self, object: &Event, tag: u64, now: Now) -> Held {
-        Held {
+    pub(super) fn held(&self, object: &Event, tag: u64, now: Now) -> StoredState {
+        StoredState {
             version: object.metadata.resource_version.clone(),
-            count: group::count(object).into(),
+            count: api_group::count(object).into(),
             tag,
             expired_tags: self.tag.as_ref().map_or_else(Vec::new, |own| tag::expired(object, own, now)),
         }
@@ -333,10 +339,11 @@ impl Record {
         let tag_count = self.tag_on(found);
         let held = self.held(found, tag_count.unwrap_or(0), now);
         // A client's own create stores the event as it was posted, whatever the group of our writes.
-        let is_as_posted = || matches!(self.stand, Stand::Carried { .. }) && self.is_alike(&self.event, found, now);
-        let is_alike = self.is_alike(&group::converted(group, &self.event, now), found, now) || is_as_posted();
+        let is_as_posted =
+            || matches!(self.upstream, UpstreamState::Carried { .. }) && self.is_alike(&self.event, found, now);
+        let is_alike = self.is_alike(&api_group::converted(group, &self.event, now), found, now) || is_as_posted();
         // A patch of ours ends a client's series.
-        let is_clients = self.event.series.is_none() && group::clients_series(group, found).is_some();
+        let is_clients = self.event.series.is_none() && api_group::clients_series(group, found).is_some();
         let is_bare = !tag::has_any_tag(found) && !is_clients;
         Seen { held, is_tagged: tag_count.is_some(), is_alike, is_bare }
     }
@@ -369,10 +376,10 @@ impl Record {
 
     /// Whether an unanswered create can be recognised by its content only.
     fn is_known_by_content(&self) -> bool {
-        let is_creating = match (&self.phase, &self.stand) {
+        let is_creating = match (&self.phase, &self.upstream) {
             (Phase::InFlight(Sent { call: Call::Create, .. }), _) => true,
-            (_, Stand::Sent { .. } | Stand::Taken { until: Some(_), .. }) => true,
-            (_, Stand::Carried { .. }) => return true,
+            (_, UpstreamState::Sent { .. } | UpstreamState::Taken { until: Some(_), .. }) => true,
+            (_, UpstreamState::Carried { .. }) => return true,
             _ => false,
         };
         is_creating && self.tag.is_none() && self.kind == Kind::Plain
@@ -396,7 +403,7 @@ impl Record {
             Phase::Queued(_) if self.paid || is_filed() => Why::Turn,
             Phase::Queued(_) => Why::Budget,
             Phase::Staged(_) => Why::Group,
-            Phase::Backoff(_) if matches!(self.stand, Stand::Carried { .. }) => Why::InFlight,
+            Phase::Backoff(_) if matches!(self.upstream, UpstreamState::Carried { .. }) => Why::InFlight,
             Phase::Backoff(_) => Why::Retry,
             Phase::Settled | Phase::Cooling | Phase::InFlight(_) => Why::Coalescing,
         }
@@ -404,7 +411,7 @@ impl Record {
 
     /// Whether no request of it was ever sent.
     pub(super) const fn was_never_sent(&self) -> bool {
-        matches!(self.stand, Stand::Nowhere) && self.sent.tag == 0 && self.sent.count == 0
+        matches!(self.upstream, UpstreamState::Nowhere) && self.sent.tag == 0 && self.sent.count == 0
     }
 
     /// Returns how it waits in its budget. A record that was never written and has to pay can fold into a digest.
@@ -422,7 +429,7 @@ impl Record {
             (Place::Paid, _) => Rank::Shown,
             (_, Kind::Digest) => Rank::Digest,
             (Place::Foldable, _) => Rank::NeverShown,
-            (Place::Owed, _) if self.stand.held().is_none() => Rank::NeverShown,
+            (Place::Owed, _) if self.upstream.held().is_none() => Rank::NeverShown,
             (Place::Owed, _) => Rank::Shown,
         }
     }

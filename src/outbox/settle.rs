@@ -3,8 +3,8 @@
 
 use super::forget::overtaken;
 use super::record::{Kind, Phase, Record, Sent};
-use super::stand::{Call, Effect, Fact, Facts, Mark, Stand, Tags, step};
-use super::{Answer, Applied, Fate, Fault, Outbox, Refusal, Retry, Ticket};
+use super::upstream_state::{Call, Effect, Fact, Facts, Mark, Tags, UpstreamState, step};
+use super::{Answer, Applied, Fault, Outbox, Refusal, Retry, Ticket, TicketOutcome};
 use crate::clock::Now;
 use crate::correlator::{Key, RecordId, Settled, record_name};
 use crate::event::repair::{self, Objection, Repair};
@@ -22,7 +22,7 @@ pub struct Settlement {
     /// Feedback for the correlator of the record's source.
     pub feedback: Option<Feedback>,
     /// Tickets of waiting clients, and their answers.
-    pub resolved: Vec<(Ticket, Fate)>,
+    pub resolved: Vec<(Ticket, TicketOutcome)>,
     /// Repairs of a refused record, which is written again.
     pub repairs: Vec<Repair>,
 }
@@ -57,9 +57,10 @@ impl Outbox {
         let Phase::InFlight(sent) = record.phase else { return Settlement::default() };
         let retry = if let Answer::Retry(retry) = &answer { Some(*retry) } else { None };
         let is_as_before = retry.is_some_and(|retry| retry.applied == Applied::No && retry.fault != Fault::Conflict);
-        let is_refused = matches!((&answer, &record.stand), (Answer::Exists, Stand::Nowhere)) && refuses_taken;
+        let is_refused =
+            matches!((&answer, &record.upstream), (Answer::Exists, UpstreamState::Nowhere)) && refuses_taken;
         // A create was answered that the name is taken, and there is nothing. A webhook may refuse with 409.
-        let is_stuck = matches!((&answer, &record.stand), (Answer::Missing, Stand::Taken { .. }));
+        let is_stuck = matches!((&answer, &record.upstream), (Answer::Missing, UpstreamState::Taken { .. }));
         record.note_failure(&answer, now.mono);
         let fact = if is_refused {
             let status = Box::new(Status::already_exists("", "events", &record.event.metadata.name));
@@ -86,16 +87,16 @@ impl Outbox {
         {
             self.tags = if seen.is_tagged { Tags::Kept } else { Tags::Unproven };
         }
-        let stand = std::mem::take(&mut record.stand);
-        let (stand, effect) = match step(stand, sent.call, fact, &facts) {
-            (stand, effect) if sent.is_overtaken => overtaken(stand, effect),
+        let upstream = std::mem::take(&mut record.upstream);
+        let (upstream, effect) = match step(upstream, sent.call, fact, &facts) {
+            (upstream, effect) if sent.is_overtaken => overtaken(upstream, effect),
             stepped => stepped,
         };
-        (record.stand, record.phase) = (stand, Phase::Cooling);
-        if let Stand::Sent { until } = record.stand {
+        (record.upstream, record.phase) = (upstream, Phase::Cooling);
+        if let UpstreamState::Sent { until } = record.upstream {
             record.create_until = Some(until);
         }
-        if !matches!(effect, Effect::Held { .. }) {
+        if !matches!(effect, Effect::StoredState { .. }) {
             // They wait again, for the next request or until they are given up.
             record.pending.merge(sent.occurrences);
         }
@@ -104,7 +105,7 @@ impl Outbox {
             self.note(id);
         }
         match effect {
-            Effect::Held { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_deref(), now),
+            Effect::StoredState { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_deref(), now),
             Effect::Again => is_stuck.then(|| self.expire(id, sent, now)).flatten().unwrap_or_else(|| {
                 self.ask_again(id, now);
                 Settlement::default()
@@ -175,7 +176,7 @@ impl Outbox {
             self.hold_until_kept(id);
         }
         if let Some(found) = found {
-            self.tickets.resolve(id, || Fate::Written(Box::new(found.clone())), &mut settlement);
+            self.tickets.resolve(id, || TicketOutcome::Written(Box::new(found.clone())), &mut settlement);
         }
         settlement
     }
@@ -194,7 +195,7 @@ impl Outbox {
     /// Repeats a failed try after a pause, unless the record is too old for an upstream that answers.
     fn later(&mut self, id: RecordId, sent: Sent, retry: Option<Retry>, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
-        if let Stand::Waiting { until, .. } = record.stand
+        if let UpstreamState::Waiting { until, .. } = record.upstream
             && until > now.mono
         {
             record.phase = Phase::Backoff(until);
@@ -221,18 +222,20 @@ impl Outbox {
         self.records.get(&id).filter(|record| record.has_expired(max_age, now.mono))?;
         self.note(id);
         let record = self.records.get_mut(&id)?;
-        match record.stand {
+        match record.upstream {
             // First it is read whether an earlier try was executed.
-            Stand::Sent { until } if record.tag.is_some() => {
-                record.stand = Stand::Taken { until: Some(until), loss: Some(expired()) };
+            UpstreamState::Sent { until } if record.tag.is_some() => {
+                record.upstream = UpstreamState::Taken { until: Some(until), loss: Some(expired()) };
                 None
             }
-            Stand::Nowhere | Stand::On(_) | Stand::Sent { .. } => Some(self.lose(id, sent, &expired(), now)),
-            Stand::Taken { .. }
-            | Stand::Unsure { .. }
-            | Stand::Waiting { .. }
-            | Stand::Unwanted(_)
-            | Stand::Carried { .. } => None,
+            UpstreamState::Nowhere | UpstreamState::On(_) | UpstreamState::Sent { .. } => {
+                Some(self.lose(id, sent, &expired(), now))
+            }
+            UpstreamState::Taken { .. }
+            | UpstreamState::Unsure { .. }
+            | UpstreamState::Waiting { .. }
+            | UpstreamState::Unwanted(_)
+            | UpstreamState::Carried { .. } => None,
         }
     }
 
@@ -278,7 +281,7 @@ impl Outbox {
             _ => return None,
         };
         let name = record.event.metadata.name.clone();
-        let repairs = match (record.stand.held(), sent.group) {
+        let repairs = match (record.upstream.held(), sent.group) {
             (None, _) => repair::refused(&mut record.event, &objection, now.wall),
             // A patch can have no other fault, and none at all in events.k8s.io.
             (Some(_), ApiGroup::Core) => repair::refused_message(&mut record.event, &objection).into_iter().collect(),
@@ -315,7 +318,7 @@ impl Outbox {
         }
         let is_switched = record.switches_tag(own_tag);
         record.end_write();
-        let is_stored = record.stand.held().is_some();
+        let is_stored = record.upstream.held().is_some();
         let left = record.waiting().total();
         if is_stored {
             record.move_count(-i64::try_from(lost.total()).unwrap_or(i64::MAX));
@@ -336,7 +339,7 @@ impl Outbox {
             self.remove(id, now);
         }
         let mut settlement = Settlement { lost: Some((loss.reason, lost)), feedback, ..Settlement::default() };
-        self.tickets.resolve(id, || Fate::Refused(loss.clone()), &mut settlement);
+        self.tickets.resolve(id, || TicketOutcome::Refused(loss.clone()), &mut settlement);
         settlement
     }
 
@@ -375,7 +378,7 @@ fn fact(record: &Record, sent: Sent, answer: &Answer, now: Now) -> Fact {
 fn stored(record: &Record, count_moved: i64) -> Settled {
     Settled::Stored {
         name: record.event.metadata.name.clone(),
-        resource_version: record.stand.held().map(|held| held.version.clone()).unwrap_or_default(),
+        resource_version: record.upstream.held().map(|held| held.version.clone()).unwrap_or_default(),
         first_timestamp: record.event.first_timestamp,
         count_moved: i32::try_from(count_moved).unwrap_or(if count_moved < 0 { i32::MIN } else { i32::MAX }),
         tag: Some(if record.is_inherited { 0 } else { record.settled() }),

@@ -14,7 +14,7 @@ pub struct Ticket(pub u64);
 
 /// The answer to a waiting client.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Fate {
+pub enum TicketOutcome {
     /// The upstream holds the record.
     Written(Box<Event>),
     /// The upstream has refused the record finally.
@@ -54,7 +54,7 @@ impl Tickets {
     }
 
     /// Resolves the tickets of a record that were in flight.
-    pub(super) fn resolve(&mut self, record: RecordId, fate: impl Fn() -> Fate, settlement: &mut Settlement) {
+    pub(super) fn resolve(&mut self, record: RecordId, fate: impl Fn() -> TicketOutcome, settlement: &mut Settlement) {
         let Some(waiting) = self.0.get_mut(&record) else { return };
         settlement.resolved.extend(waiting.sent.drain(..).map(|ticket| (ticket, fate())));
         if waiting.pending.is_empty() {

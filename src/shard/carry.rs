@@ -41,7 +41,7 @@ impl Shard {
         let accepted = self.accept_prepared(prepared, event, occurrences, now)?;
         let is_its_own = as_it_is
             && accepted.outcome == Outcome::Created
-            && self.outbox.glimpse(accepted.record).is_some_and(|seen| seen.event.metadata.name == name);
+            && self.outbox.view(accepted.record).is_some_and(|seen| seen.event.metadata.name == name);
         let writer = if is_its_own && self.outbox.carry(accepted.record, now) { Writer::Client } else { Writer::Us };
         // Its group may have folded it.
         self.forget_folded(now);
@@ -165,7 +165,7 @@ mod tests {
         let now = Now::at(1_000_000_000);
         let mut earlier = shard("me");
         assert_eq!(admit(&mut earlier, now), Writer::Client);
-        earlier.learn(&event(1), now, &Policy::default());
+        earlier.apply_watch(&event(1), now, &Policy::default());
         assert_eq!(admit(&mut earlier, now), Writer::Us);
         let (_, entry) = earlier.take_changes().records.pop().unwrap();
         let mut later = shard("later");
@@ -273,7 +273,7 @@ mod tests {
             let (_, writer) = shard.admit(&prepared, mine.clone(), 1, true, now).unwrap();
             assert_eq!(writer, Writer::Client);
             if shows {
-                shard.learn(&held, now, &policy);
+                shard.apply_watch(&held, now, &policy);
                 assert_eq!(shard.balance().total_waiting(), 0);
                 continue;
             }
@@ -301,7 +301,7 @@ mod tests {
             let mut later = shard("later");
             later.restore(entry, now, &Policy::default());
             if is_shown {
-                later.learn(&held, now, &Policy::default());
+                later.apply_watch(&held, now, &Policy::default());
             }
             assert_eq!(settled(&mut later, Some(held)), 3, "{is_shown}");
             assert_eq!(later.balance().ledger.total_written(), 3);
@@ -313,7 +313,7 @@ mod tests {
         let (mut shard, now) = (shard("me"), Now::at(1_000_000_000));
         assert_eq!(admit(&mut shard, now), Writer::Client);
         assert_eq!(shard.next_write(now), None);
-        shard.learn(&event(1), now, &Policy::default());
+        shard.apply_watch(&event(1), now, &Policy::default());
         assert_eq!((shard.balance().ledger.total_written(), shard.balance().total_waiting()), (1, 0));
         assert_eq!(admit(&mut shard, now), Writer::Us);
         let write = shard.next_write(Now::at(5_000_000_000)).unwrap();
@@ -332,9 +332,9 @@ mod tests {
             assert_eq!(shards.admit(&policy, new.clone(), 1, true, Duration::MAX, "").unwrap().1, writer);
         }
         while shards.woken().now_or_never().is_some() {}
-        shards.learn(&event(1));
+        shards.apply_watch(&event(1));
         assert!(shards.woken().now_or_never().is_some());
-        shards.learn(&event(1));
+        shards.apply_watch(&event(1));
         assert!(shards.woken().now_or_never().is_none(), "it brings nothing new");
     }
 

@@ -56,9 +56,9 @@ mod tests {
             (stored.metadata.resource_version, stored.count) = ("6".into(), 7);
             if is_deletion_seen {
                 // A client may create it again as it was.
-                shard.learn_gone(&stored, now, &policy);
+                shard.apply_deletion(&stored, now, &policy);
             }
-            shard.learn(&stored, now, &policy);
+            shard.apply_watch(&stored, now, &policy);
             shard.accept(event, 1, now, &policy).unwrap();
             let shown = match shard.next_write(now).unwrap().request {
                 Request::Create { event, .. } => event.count,

@@ -30,12 +30,12 @@ pub(super) struct Noticed {
 impl Shard {
     /// Returns the desired state of an unsettled record.
     pub(super) fn event(&self, record: RecordId) -> Option<Event> {
-        Some(self.outbox.glimpse(record)?.event.clone())
+        Some(self.outbox.view(record)?.event.clone())
     }
 
     /// Adds the newest messages of its record to a write, if the settings ask for it. The write is sent anyway.
     pub(super) fn annotate(&mut self, write: &mut Write) {
-        let Some(seen) = self.explain.annotates().then(|| self.outbox.glimpse(write.record)).flatten() else { return };
+        let Some(seen) = self.explain.annotates().then(|| self.outbox.view(write.record)).flatten() else { return };
         if !matches!(seen.kind, Kind::Combined | Kind::Digest) {
             return;
         }
@@ -58,7 +58,7 @@ impl Shard {
 
     /// Notes the state of a write before its answer is applied. `None` is the answer to a client's change.
     pub(super) fn notice(&mut self, record: RecordId, answer: Option<&Answer>, now: Now) -> Option<Noticed> {
-        let seen = self.explain.is_on().then(|| self.outbox.glimpse(record)).flatten()?;
+        let seen = self.explain.is_on().then(|| self.outbox.view(record)).flatten()?;
         let fact_ref = self.explain.fact_ref(seen.event, now)?;
         let (why, text) = match answer {
             Some(Answer::Refused(refusal)) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
@@ -75,7 +75,7 @@ impl Shard {
         let written = settlement.written.total();
         if written > 0 {
             // Not all of the sent ones may have arrived. A record that owes nothing more has left the outbox.
-            let count = self.outbox.glimpse(record).and_then(|seen| seen.shown).unwrap_or(*sent);
+            let count = self.outbox.view(record).and_then(|seen| seen.shown).unwrap_or(*sent);
             let (kind, number) = (*kind, written);
             self.explain.written(*fact_ref, Written { record, kind, name, message, count, number }, now);
         }

@@ -12,7 +12,7 @@ use super::storms::is_storm;
 use crate::clock::Now;
 use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, namespace_tag};
 use crate::event::Event;
-use crate::outbox::{self, Answer, DIGEST_REASON, Learned};
+use crate::outbox::{self, Answer, DIGEST_REASON, WatchEffect};
 
 /// LIMIT: listed events whose names are kept for the duration of a list. After a longer list, no record is taken for
 /// deleted; a patch notices it.
@@ -62,7 +62,7 @@ impl Listed {
 
 impl Shard {
     /// Applies `event`, which the upstream holds.
-    pub fn learn(&mut self, event: &Event, now: Now, policy: &Policy) {
+    pub fn apply_watch(&mut self, event: &Event, now: Now, policy: &Policy) {
         let settings = policy.select(event);
         // A digest of this process continues from its own state; a digest of an earlier process is left to expire.
         if settings.correlation == Correlation::Off || event.reason == DIGEST_REASON {
@@ -81,15 +81,17 @@ impl Shard {
                 return;
             }
             let tag = self.outbox.tag_count(handle.record, event);
-            match self.outbox.learn(handle.record, event, now) {
-                Learned::Ignored | Learned::Gone => {}
-                Learned::Moved(count_moved) => {
+            match self.outbox.apply_watch(handle.record, event, now) {
+                WatchEffect::Ignored | WatchEffect::Gone => {}
+                WatchEffect::Moved(count_moved) => {
                     let settled = Settled::stored(event, count_moved, self.outbox.settled(handle.record));
                     self.tell(&handle, &settled);
                 }
-                Learned::Absent => {
+                WatchEffect::Absent => {
                     if let Some(key) = handle.key {
-                        self.change_correlator(handle.source, |correlator| correlator.learn(key, event, count, tag));
+                        self.change_correlator(handle.source, |correlator| {
+                            correlator.apply_watch(key, event, count, tag)
+                        });
                     }
                 }
             }
@@ -116,22 +118,22 @@ impl Shard {
         if let Some(correlator) = self.sources.peek_mut(&source) {
             let (settings, before) = (policy.select(event), correlator.tracked_keys());
             correlator.cache_size = policy.lru_cache_size(event.component());
-            correlator.adopt(event, count, settings, &mut self.next_record, |id| self.outbox.glimpse(id).is_some());
+            correlator.adopt(event, count, settings, &mut self.next_record, |id| self.outbox.view(id).is_some());
             self.tracked_keys.replace(before, correlator.tracked_keys());
         }
     }
 
     /// Applies the deletion of `event` from the upstream.
-    pub fn learn_gone(&mut self, event: &Event, now: Now, policy: &Policy) {
+    pub fn apply_deletion(&mut self, event: &Event, now: Now, policy: &Policy) {
         let handle = self.locate(event, &event.metadata.name, Lead::Name, now, policy);
         let Some(handle) = handle else { return self.end_deletion(event) };
         let version = &event.metadata.resource_version;
-        let learned = self.outbox.learn_gone(handle.record, version, now);
-        let mut is_gone = learned != Learned::Ignored;
-        if learned == Learned::Absent
+        let learned = self.outbox.apply_deletion(handle.record, version, now);
+        let mut is_gone = learned != WatchEffect::Ignored;
+        if learned == WatchEffect::Absent
             && let Some(key) = handle.key
         {
-            self.change_correlator(handle.source, |correlator| is_gone = correlator.learn_gone(key, version));
+            self.change_correlator(handle.source, |correlator| is_gone = correlator.apply_deletion(key, version));
         }
         if is_gone {
             self.explain.gone(handle.object, handle.record);
@@ -140,20 +142,20 @@ impl Shard {
     }
 
     /// Applies a LIST that replaces a broken WATCH: records that are older than the list and not in it are gone.
-    pub fn learn_list(&mut self, listed: &Listed, now: Now) {
+    pub fn apply_list(&mut self, listed: &Listed, now: Now) {
         let outbox = &mut self.outbox;
         let version = listed.newest.to_string();
         let (mut tracked_keys, mut gone) = (0, HashSet::new());
         for (_, correlator) in self.sources.iter_mut() {
-            correlator.learn_list(|observation| {
+            correlator.apply_list(|observation| {
                 if !listed.misses(observation) {
                     return false;
                 }
-                let learned = outbox.learn_gone(observation.record, &version, now);
-                if learned != Learned::Ignored {
+                let learned = outbox.apply_deletion(observation.record, &version, now);
+                if learned != WatchEffect::Ignored {
                     gone.insert(observation.record);
                 }
-                learned == Learned::Absent
+                learned == WatchEffect::Absent
             });
             tracked_keys += correlator.tracked_keys();
         }
@@ -239,7 +241,7 @@ mod tests {
             if limit == "maxSources" {
                 other.source.host = "node-1".into();
             }
-            shard.learn(&other, now, &policy);
+            shard.apply_watch(&other, now, &policy);
             let after = shard.sizes();
             let is_taken = (after.sources, after.tracked_keys) != (before.sources, before.tracked_keys);
             assert_eq!(is_taken, limit.is_empty(), "{limit}");
@@ -274,7 +276,7 @@ mod tests {
             let mut stored = Event { reason: "Other".into(), ..event("7") };
             stored.metadata.name = long("n");
             let before = shard.sizes().tracked_keys;
-            shard.learn(&stored, now, &policy);
+            shard.apply_watch(&stored, now, &policy);
             assert_eq!(shard.sizes().tracked_keys, before);
         }
     }
@@ -290,7 +292,7 @@ mod tests {
             listed.add(&other);
         }
         assert_eq!(listed.names.len(), 1);
-        shard.learn_list(&listed, now);
+        shard.apply_list(&listed, now);
         assert!(matches!(shard.next_write(now).unwrap().request, Request::Patch { .. }));
     }
 
@@ -304,9 +306,9 @@ mod tests {
                 let mut listed = Listed::default();
                 listed.add(&Event { metadata: event("9").metadata, ..Event::default() });
                 listed.names.clear();
-                shard.learn_list(&listed, later);
+                shard.apply_list(&listed, later);
             } else {
-                shard.learn_gone(&event("6"), later, &policy);
+                shard.apply_deletion(&event("6"), later, &policy);
             }
             let write = shard.next_write(later).unwrap();
             assert!(matches!(write.request, Request::Create { event, .. } if event.count == 3));
@@ -342,9 +344,9 @@ mod tests {
             }
             if is_listed {
                 let listed = Listed { newest: u64::MAX, ..Listed::default() };
-                shard.learn_list(&listed, Now::at(at));
+                shard.apply_list(&listed, Now::at(at));
             } else {
-                shard.learn_gone(&event(&version.to_string()), Now::at(at), &Policy::default());
+                shard.apply_deletion(&event(&version.to_string()), Now::at(at), &Policy::default());
             }
             let case = format!("{leaves_outbox} {is_listed}");
             let gone = format!(
@@ -369,7 +371,7 @@ mod tests {
         shard.settle(write.record, Answer::Stored(Box::new(event("7"))), Now::at(1));
         let later = Now::at(3_000_000_000);
         assert_eq!(shard.next_write(later), None);
-        shard.learn_gone(&event("6"), later, &policy);
+        shard.apply_deletion(&event("6"), later, &policy);
         let query = Query { name: "web-0".to_owned(), ..Query::default() };
         let known = shard.explain(&query, later, &policy, &StormStates::default());
         assert_eq!(known.objects[0].records[0].state, "settled");
@@ -386,7 +388,7 @@ mod tests {
         assert!(matches!(write.request, Request::Create { .. }));
         shard.settle(write.record, Answer::Stored(Box::new(Event { count: 3, ..event("7") })), now);
         shard.accept(event(""), 1, now, &policy).unwrap();
-        shard.learn_gone(&event("6"), now, &policy);
+        shard.apply_deletion(&event("6"), now, &policy);
         let write = shard.next_write(later).unwrap();
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 4));
     }
@@ -399,11 +401,11 @@ mod tests {
         let (here, mut there) = (Event { count: 40, ..event("5") }, event("9"));
         there.metadata.namespace = "other".into();
         for event in [&here, &there] {
-            shard.learn(event, now, &policy);
+            shard.apply_watch(event, now, &policy);
         }
         let mut listed = Listed::default();
         listed.add(&there);
-        shard.learn_list(&listed, now);
+        shard.apply_list(&listed, now);
         for (mut event, begins) in [(event(""), true), (Event { metadata: there.metadata.clone(), ..event("") }, false)]
         {
             event.metadata.resource_version = "".into();
@@ -434,7 +436,7 @@ mod tests {
             let (mut shard, policy) = (Shard::new(KeySecret(1, 2), settings, 1), Policy::default());
             let mut stored = crate::event::conversion::to_events_v1(&event, 7);
             stored.metadata.resource_version = "5".into();
-            shard.learn(&stored, Now::at(1), &policy);
+            shard.apply_watch(&stored, Now::at(1), &policy);
             assert_eq!(shard.accept(event, 1, Now::at(2), &policy).unwrap().outcome, outcome);
         }
     }
@@ -444,7 +446,7 @@ mod tests {
         let (mut shard, policy) = waiting();
         let later = Now::at(3_000_000_000);
         for version in ["4", "5"] {
-            shard.learn(&Event { count: 50, ..event(version) }, later, &policy);
+            shard.apply_watch(&Event { count: 50, ..event(version) }, later, &policy);
         }
         let write = shard.next_write(later).unwrap();
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 3));
@@ -474,7 +476,7 @@ mod tests {
         let later = Now::at(9_000_000_000);
         assert!(matches!(shard.next_write(later).unwrap().request, Request::Read { .. }));
         shard.settle(id, Answer::Stored(Box::new(tagged(1, "1"))), later);
-        shard.learn(&tagged(2, "2"), later, &policy);
+        shard.apply_watch(&tagged(2, "2"), later, &policy);
         let Request::Patch { patch, claim, .. } = shard.next_write(later).unwrap().request else { unreachable!() };
         let claim = claim.unwrap();
         assert_eq!((patch.count, claim.value.as_str(), claim.resource_version.as_str()), (2, "2@9", "1"));
@@ -493,11 +495,11 @@ mod tests {
         for is_watched in [false, true] {
             let (mut shard, policy) = shard(Settings::default());
             shard.identify("me");
-            shard.learn(&at(1, event("5")), now, &policy);
+            shard.apply_watch(&at(1, event("5")), now, &policy);
             shard.accept(at(2, event("")), 1, now, &policy).unwrap();
             let newer = at(7, Event { count: 2, ..event("6") });
             if is_watched {
-                shard.learn(&newer, now, &policy);
+                shard.apply_watch(&newer, now, &policy);
             } else {
                 let write = shard.next_write(now).unwrap();
                 shard.settle(write.record, CONFLICT, now);
@@ -517,7 +519,7 @@ mod tests {
         let (now, later) = (Now::at(3_000_000_000), Now::at(9_000_000_000));
         let id = shard.next_write(now).unwrap().record;
         shard.settle(id, NO_ANSWER, now);
-        shard.learn(&Event { count: 3, ..event("6") }, now, &policy);
+        shard.apply_watch(&Event { count: 3, ..event("6") }, now, &policy);
         let write = shard.next_write(later).unwrap();
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 3));
     }
@@ -529,7 +531,7 @@ mod tests {
         let (mut shard, policy) = shard(Settings::default());
         shard.identify("me");
         let now = Now::at(1_000_000_000);
-        shard.learn(&Event { count: 3, ..event("5") }, now, &policy);
+        shard.apply_watch(&Event { count: 3, ..event("5") }, now, &policy);
         shard.accept(event(""), 1, now, &policy).unwrap();
         let write = shard.next_write(now).unwrap();
         assert!(matches!(write.request, Request::Patch { patch, .. } if patch.count == 4));
@@ -563,7 +565,7 @@ mod tests {
             }
             let mut late = tagged(1, "1");
             late.metadata.resource_version = "8".into();
-            shard.learn(&late, later, &policy);
+            shard.apply_watch(&late, later, &policy);
             if !waits {
                 shard.accept(event(""), 1, later, &policy).unwrap();
             }

@@ -12,7 +12,9 @@ use crate::clock::Now;
 use crate::correlator::{Candidate, Counts, Key, Observation, Policy, RecordId, Settled};
 use crate::event::Event;
 use crate::explain::LostFolds;
-use crate::outbox::{self, DIGEST_REASON, Fate, Glimpse, Line, LostReason, Rebased, Settlement, Ticket, line_checksum};
+use crate::outbox::{
+    self, DIGEST_REASON, Line, LostReason, Rebased, RecordView, Settlement, Ticket, TicketOutcome, line_checksum,
+};
 
 /// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +79,7 @@ impl Shard {
 
     /// Whether the correlator of a record knows it.
     fn is_correlated(&self, record: RecordId, now: Now, policy: &Policy) -> bool {
-        let Some(Glimpse { event, .. }) = self.outbox.glimpse(record) else { return false };
+        let Some(RecordView { event, .. }) = self.outbox.view(record) else { return false };
         let known = self.locate(event, &event.metadata.name, Lead::Name, now, policy);
         known.is_some_and(|known| known.record == record)
     }
@@ -85,7 +87,7 @@ impl Shard {
     /// Returns a record that its correlator does not know: it has left it before the outbox, was never correlated, or is a
     /// digest of an earlier process.
     pub(super) fn handle_of(&self, record: RecordId, event: &Event, name: &str) -> Option<Handle> {
-        let seen = self.outbox.glimpse(record)?;
+        let seen = self.outbox.view(record)?;
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         let stored = seen.shown.is_some();
         Some(Handle { source, key: None, record, object, name: name.into(), stored })
@@ -116,11 +118,11 @@ impl Shard {
         lead: Lead,
         now: Now,
         policy: &Policy,
-    ) -> Option<(Key, &Observation, Option<Glimpse<'_>>)> {
+    ) -> Option<(Key, &Observation, Option<RecordView<'_>>)> {
         let correlator = self.sources.peek(&self.secret.source(event))?;
         let mut routed = None;
         for Candidate { key, observation, counts } in correlator.candidates(event, now, policy.select(event)) {
-            let seen = self.outbox.glimpse(observation.record);
+            let seen = self.outbox.view(observation.record);
             let found = (key, observation, seen);
             if seen.map_or(&observation.name, |seen| &seen.event.metadata.name) == name {
                 return Some(found);
@@ -153,7 +155,7 @@ impl Shard {
     /// Forgets a deleted record: its waiting occurrences are lost, and the next occurrence begins a new record.
     /// Returns the tickets of clients that waited for it.
     pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
-        let seen = self.outbox.glimpse(handle.record).map(|seen| (seen.kind, seen.settled));
+        let seen = self.outbox.view(handle.record).map(|seen| (seen.kind, seen.settled));
         let (lost, waiting) = self.outbox.forget(handle.record, now);
         self.lose(LostReason::Deleted, lost.total(), now);
         if let Some((kind, settled)) = seen {
@@ -319,8 +321,9 @@ impl Held {
             news = shard.outbox.take_aside(handle.record);
             shard.follow(handle, stored, line, now)
         });
-        news.inspect(|event| self.shards.learn(event));
-        self.shards.answer(awaited.into_iter().map(|ticket| (ticket, Fate::Written(Box::new(stored.clone())))));
+        news.inspect(|event| self.shards.apply_watch(event));
+        self.shards
+            .answer(awaited.into_iter().map(|ticket| (ticket, TicketOutcome::Written(Box::new(stored.clone())))));
         self.shards.wake();
     }
 
@@ -340,7 +343,7 @@ impl Drop for Held {
                 shard.release(&self.handle, now);
                 news
             });
-            news.inspect(|event| self.shards.learn(event));
+            news.inspect(|event| self.shards.apply_watch(event));
             self.shards.wake();
         }
     }
@@ -523,7 +526,7 @@ mod tests {
         assert_eq!([next(), next()], [Some(("written", "", 3)), None]);
         hold().forget();
         shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1), "").unwrap();
-        shards.learn(&Event { count: 1, ..stored });
+        shards.apply_watch(&Event { count: 1, ..stored });
         assert_eq!([next(), next()], [Some(("written", "", 1)), None]);
     }
 
@@ -539,7 +542,7 @@ mod tests {
             shards.accept(event("a"), 4).unwrap();
             let held = shards.hold(&put, "a", Lead::Name).unwrap();
             (put.count, put.metadata.resource_version) = (stated, "6".into());
-            shards.learn(&put);
+            shards.apply_watch(&put);
             if is_followed {
                 held.follow(&put, Line::Stated);
             } else {
@@ -582,7 +585,7 @@ mod tests {
         let handle = shard.hold(&labelled, "a", Lead::Name, now, &policy).unwrap();
         shard.follow(&handle, &labelled, Line::Unstated, now);
         labelled.metadata.resource_version = "8".into();
-        shard.learn_gone(&labelled, now, &policy);
+        shard.apply_deletion(&labelled, now, &policy);
         shard.accept(event("b"), 1, now, &policy).unwrap();
         let write = shard.next_write(now).unwrap();
         assert!(matches!(write.request, Request::Create { event, .. } if event.count == 2));

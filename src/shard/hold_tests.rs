@@ -66,7 +66,7 @@ fn what_a_client_has_written_itself_counts_on_after_its_event_is_gone() {
     shard.follow(&handle, &stored, Line::Created, now);
     let later = Now::at(3_600_000_000_000);
     assert_eq!(shard.next_write(later), None);
-    shard.learn_gone(&stored, later, &policy);
+    shard.apply_deletion(&stored, later, &policy);
     shard.accept(event("a"), 1, later, &policy).unwrap();
     assert_eq!(shard.write_all(later).pop().unwrap().count, 2);
 }
@@ -88,7 +88,7 @@ fn a_combined_record_is_found_by_its_stored_event() {
     let mut stored = shard.write_all(now).pop().unwrap();
     stored.metadata.resource_version = "1".into();
     let before = shard.sizes().tracked_keys;
-    shard.learn(&stored, now, &policy);
+    shard.apply_watch(&stored, now, &policy);
     assert_eq!(shard.sizes().tracked_keys, before);
     accept(&mut shard);
     let handle = shard.hold(&stored, &stored.metadata.name, Lead::Name, now, &policy).unwrap();
@@ -107,7 +107,7 @@ fn what_was_admitted_arrives_during_a_delete_without_an_answer() {
     let held = shards.hold(&event("a"), "a", Lead::Alias).unwrap();
     let mut stored = event("a");
     stored.metadata.resource_version = "7".into();
-    shards.learn(&stored);
+    shards.apply_watch(&stored);
     held.doubt();
     let ledger = shards.balance().ledger;
     assert_eq!((ledger.total_written(), ledger.total_lost()), (1, 0));
@@ -138,7 +138,7 @@ fn a_copy_of_a_storm_record_or_digest_that_a_client_posts_is_found() {
             shards.with(index, |shard, now| assert_eq!(shard.next_write(now), None));
         }
         assert_eq!(shards.hold(&stored, &name, Lead::Name).unwrap().name(), name);
-        shards.learn_gone(&stored);
+        shards.apply_deletion(&stored);
         assert!(shards.find(&copy).unwrap().is_gone, "{number}");
     }
 }

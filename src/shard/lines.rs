@@ -37,7 +37,7 @@ impl Shard {
         let (mut line, mut count) = (read, None);
         for Candidate { observation, .. } in correlator.candidates(event, now, policy.select(event)) {
             line = line.max(self.outbox.line(observation.record, name, checksum));
-            let seen = self.outbox.glimpse(observation.record);
+            let seen = self.outbox.view(observation.record);
             let known = seen.map_or(&observation.name, |seen| &seen.event.metadata.name);
             if known == name {
                 count = count.or(Some(observation.count));
@@ -238,7 +238,7 @@ mod tests {
             let line = format!("{total} {:08x} a 9", line_checksum(&victim));
             let annotations = &mut object.metadata.rare.get_or_insert_default().annotations;
             annotations.insert("line.eventweir/00".into(), line.into());
-            shard.learn(&object, Now::at(0), &Policy::default());
+            shard.apply_watch(&object, Now::at(0), &Policy::default());
             (shard.counted_under(&victim, "a", Now::at(0), &Policy::default()), shard.line_of(&victim))
         };
         assert_eq!(counted("shop", i32::MAX), (0, None));
@@ -253,7 +253,7 @@ mod tests {
         for (name, count) in [("a", 3), ("b", 5)] {
             let mut event = Event { count, ..Event::default() };
             (event.metadata.name, event.metadata.resource_version) = (name.into(), count.to_string().into());
-            shard.learn(&event, Now::at(0), &policy);
+            shard.apply_watch(&event, Now::at(0), &policy);
         }
         let counted = ["a", "b"].map(|name| shard.counted_under(&Event::default(), name, Now::at(0), &policy));
         assert_eq!(counted, [3, 5]);

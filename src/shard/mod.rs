@@ -35,7 +35,7 @@ pub use storms::Storms;
 pub use table::{Shards, Waiting};
 pub use view::{Noisiest, Row};
 
-pub use crate::outbox::Fate;
+pub use crate::outbox::TicketOutcome;
 
 use std::collections::VecDeque;
 
@@ -358,7 +358,7 @@ impl Shard {
             event.metadata.resource_version = observation.resource_version.clone();
         }
         let name = unsettled.as_ref().map_or_else(|| observation.name.clone(), |event| event.metadata.name.clone());
-        let seen = self.outbox.glimpse(observation.record);
+        let seen = self.outbox.view(observation.record);
         let stored = seen.map_or(observation.stored, |seen| seen.shown.is_some());
         let is_gone = !stored && unsettled.is_none() && observation.tag > 0;
         Found { record: observation.record, name, stored, is_gone, unsettled }

@@ -38,7 +38,7 @@ impl Shard {
     /// Returns the states of the storm records here, under the numbers that `explain` has for them.
     pub fn storm_states(&self) -> StormStates {
         let live = self.outbox.digests().map(|id| {
-            let view = self.outbox.glimpse(id).filter(|view| view.waiting > 0);
+            let view = self.outbox.view(id).filter(|view| view.waiting > 0);
             let why = view.map_or("group", |view| waits_for(&view));
             (id, StormState { settled: self.outbox.reach(id).settled, why, lost: None })
         });
@@ -131,7 +131,7 @@ mod tests {
                 Event { count: version, message: format!("storm: {version} events").into(), ..Event::default() };
             (storm.metadata.name, storm.metadata.resource_version) = ("shop.1".into(), version.to_string().into());
             storm.metadata.rare.get_or_insert_default().annotations.insert(STORM_MARK.into(), "Pod".into());
-            shard.learn(&storm, Now::at(1_000_000_000), &Policy::default());
+            shard.apply_watch(&storm, Now::at(1_000_000_000), &Policy::default());
         }
         assert_eq!(shard.sizes().tracked_keys, 0);
     }

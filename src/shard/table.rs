@@ -19,7 +19,7 @@ use crate::correlator::{Correlation, Key, KeySecret, Policy};
 use crate::event::Event;
 use crate::explain::Tap;
 use crate::ledger::{Balance, LostReason, RejectReason};
-use crate::outbox::{Answer, Fate, OnTaken, RecordId, Settlement, Ticket};
+use crate::outbox::{Answer, OnTaken, RecordId, Settlement, Ticket, TicketOutcome};
 
 /// LIMIT: events of a batch that are accepted under one lock, while all other callers wait for it.
 const UNDER_ONE_LOCK: usize = 32;
@@ -35,12 +35,12 @@ pub struct Waiting {
     shard: usize,
     record: RecordId,
     ticket: Ticket,
-    fate: oneshot::Receiver<Fate>,
+    fate: oneshot::Receiver<TicketOutcome>,
 }
 
 impl Waiting {
     /// Waits for the upstream's answer; `None` when the process ends first.
-    pub async fn fate(&mut self) -> Option<Fate> {
+    pub async fn fate(&mut self) -> Option<TicketOutcome> {
         (&mut self.fate).await.ok()
     }
 }
@@ -56,11 +56,11 @@ impl Drop for Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     next: u64,
-    pub(super) senders: HashMap<Ticket, oneshot::Sender<Fate>>,
+    pub(super) senders: HashMap<Ticket, oneshot::Sender<TicketOutcome>>,
 }
 
 impl Waiters {
-    fn add(&mut self, sender: oneshot::Sender<Fate>) -> Ticket {
+    fn add(&mut self, sender: oneshot::Sender<TicketOutcome>) -> Ticket {
         self.next += 1;
         let ticket = Ticket(self.next);
         self.senders.insert(ticket, sender);
@@ -120,23 +120,23 @@ impl Shards {
         }
     }
 
-    /// Applies `event`, which the upstream holds; see [`Shard::learn`].
-    pub fn learn(&self, event: &Event) {
+    /// Applies `event`, which the upstream holds; see [`Shard::apply_watch`].
+    pub fn apply_watch(&self, event: &Event) {
         let policy = self.policy();
         // A client may have written its occurrences itself.
         let learned = |_: &Shard| Some(event.clone());
-        self.settling(self.shard_of(event), learned, |shard, now| shard.learn(event, now, &policy));
+        self.settling(self.shard_of(event), learned, |shard, now| shard.apply_watch(event, now, &policy));
     }
 
-    /// Applies the deletion of `event` from the upstream; see [`Shard::learn_gone`].
-    pub fn learn_gone(&self, event: &Event) {
+    /// Applies the deletion of `event` from the upstream; see [`Shard::apply_deletion`].
+    pub fn apply_deletion(&self, event: &Event) {
         let policy = self.policy();
-        self.with(self.shard_of(event), |shard, now| shard.learn_gone(event, now, &policy));
+        self.with(self.shard_of(event), |shard, now| shard.apply_deletion(event, now, &policy));
     }
 
-    /// Applies a LIST that replaces a broken WATCH; see [`Shard::learn_list`].
-    pub fn learn_list(&self, listed: &Listed) {
-        self.each(|shard, now| shard.learn_list(listed, now));
+    /// Applies a LIST that replaces a broken WATCH; see [`Shard::apply_list`].
+    pub fn apply_list(&self, listed: &Listed) {
+        self.each(|shard, now| shard.apply_list(listed, now));
     }
 
     /// Correlates occurrences of a valid event and owes the write.
@@ -234,7 +234,7 @@ impl Shards {
     }
 
     /// Answers clients that waited for the upstream.
-    pub(super) fn answer(&self, resolved: impl ExactSizeIterator<Item = (Ticket, Fate)>) {
+    pub(super) fn answer(&self, resolved: impl ExactSizeIterator<Item = (Ticket, TicketOutcome)>) {
         if resolved.len() == 0 {
             return;
         }

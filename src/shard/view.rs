@@ -15,7 +15,7 @@ use crate::explain::{
     Budget, Decided, Fact, History, Known, Object, Order, Part, Query, Record, StormState, StormStates, TrackedRecord,
     Window, stamp,
 };
-use crate::outbox::{Glimpse, Kind, Why};
+use crate::outbox::{Kind, RecordView, Why};
 
 /// LIMIT: objects in the answer of one shard.
 const OBJECTS: usize = 20;
@@ -135,7 +135,7 @@ impl Shard {
             return storms.get(&record).copied();
         }
         self.outbox.digest_name(record)?;
-        let why = self.outbox.glimpse(record).map_or(Why::Budget.label(), |view| waits_for(&view));
+        let why = self.outbox.view(record).map_or(Why::Budget.label(), |view| waits_for(&view));
         Some(StormState { settled: self.outbox.reach(record).settled, why, lost: None })
     }
 
@@ -149,7 +149,7 @@ impl Shard {
         // A digest of an earlier process is a record of its own.
         let is_own = |kept: &&TrackedRecord| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
         for kept in history.records.iter().filter(is_own) {
-            let Some(view) = self.outbox.glimpse(kept.record) else { continue };
+            let Some(view) = self.outbox.view(kept.record) else { continue };
             let own = view.waiting.min(rest);
             rest -= own;
             if own > 0 {
@@ -180,7 +180,7 @@ impl Shard {
         let QueryContext { policy, storms, now, .. } = context;
         let fact = &history.facts[number];
         let records = history.records.iter().filter(|kept| kept.fact == number);
-        let folds_at = records.filter_map(|kept| self.outbox.glimpse(kept.record)?.folds_at).min();
+        let folds_at = records.filter_map(|kept| self.outbox.view(kept.record)?.folds_at).min();
         Part {
             fact: number,
             reason: fact.reason.clone(),
@@ -232,7 +232,7 @@ impl Shard {
         }
         if !is_prepaid || owed.as_ref().is_some_and(|owed| !owed.queue.is_empty()) {
             let queue = owed.iter().flat_map(|owed| &owed.queue);
-            let reasons = queue.filter_map(|record| Some(self.outbox.glimpse(*record)?.event.reason.clone()));
+            let reasons = queue.filter_map(|record| Some(self.outbox.view(*record)?.event.reason.clone()));
             let reasons = reasons.collect();
             budgets.push(of("defer", owed.map_or(full, |owed| (owed.left, owed.next)), reasons));
         }
@@ -244,7 +244,7 @@ impl Shard {
         let of_query =
             |kept: &&TrackedRecord| meant().any(|(number, fact)| kept.fact == number || fact.into == Some(kept.record));
         let record = |kept: &TrackedRecord| {
-            let view = self.outbox.glimpse(kept.record);
+            let view = self.outbox.view(kept.record);
             let (known, summary) = (self.known(kept, storms), self.summary(kept.record, storms));
             let pending = view.map_or(0, |view| view.waiting);
             let state = match view {
@@ -284,7 +284,7 @@ impl Shard {
         let kept = history.tracked(record);
         kept.map(|kept| kept.name.clone())
             .filter(|name| !name.is_empty())
-            .or_else(|| Some(self.outbox.glimpse(record)?.event.metadata.name.clone()))
+            .or_else(|| Some(self.outbox.view(record)?.event.metadata.name.clone()))
             .or_else(|| self.outbox.digest_name(record))
             .or_else(|| {
                 kept.filter(|kept| kept.kind == Kind::Digest)
@@ -358,7 +358,7 @@ impl Shard {
 }
 
 /// Returns the wait reason of a record's next write.
-pub(super) const fn waits_for(view: &Glimpse<'_>) -> &'static str {
+pub(super) const fn waits_for(view: &RecordView<'_>) -> &'static str {
     if view.is_in_flight { "in_flight" } else { view.why.label() }
 }
 

@@ -196,7 +196,7 @@ async fn a_clients_count_survives_the_process_with_its_occurrences() {
     // Nothing is pending, so the spool is empty.
     let life = world.begin();
     assert_eq!(counted(&life), 0);
-    world.fake.events().iter().for_each(|event| life.shards.learn(event));
+    world.fake.events().iter().for_each(|event| life.shards.apply_watch(event));
     assert_eq!(counted(&life), 7, "of the record");
     // The unwritten part of a total is lost with the process, and its client sends it again.
     life.shards.accept(Event { count: 9, ..line.clone() }, 2).unwrap();
@@ -206,7 +206,7 @@ async fn a_clients_count_survives_the_process_with_its_occurrences() {
     world.crash(life).await;
     world.fake.set_up(true);
     let life = world.begin();
-    world.fake.events().iter().for_each(|event| life.shards.learn(event));
+    world.fake.events().iter().for_each(|event| life.shards.apply_watch(event));
     assert_eq!((counted(&life), world.fake.shown()), (7, 8));
     life.end().await;
 }
@@ -229,7 +229,7 @@ async fn a_clients_count_stays_on_a_restored_record_that_takes_another_name() {
     assert_eq!(world.fake.shown(), 4);
     life.end().await;
     let life = world.begin();
-    world.fake.events().iter().for_each(|event| life.shards.learn(event));
+    world.fake.events().iter().for_each(|event| life.shards.apply_watch(event));
     assert_eq!(life.shards.counted_under(&line, &line.metadata.name), 3);
     life.end().await;
 }

@@ -213,9 +213,9 @@ impl Cluster {
             for event in stored {
                 listed.add(&event);
                 let shard = process.shard_of(&event);
-                process.shards[shard].learn(&event, now, &policy);
+                process.shards[shard].apply_watch(&event, now, &policy);
             }
-            process.shards.iter_mut().for_each(|shard| shard.learn_list(&listed, now));
+            process.shards.iter_mut().for_each(|shard| shard.apply_list(&listed, now));
             process.hand_over(now);
             process.read_revision = self.store.revision();
             return;
@@ -226,13 +226,13 @@ impl Cluster {
             match (&change.before, &change.after) {
                 (_, Some(after)) => {
                     let shard = process.shard_of(after);
-                    process.shards[shard].learn(after, now, &policy);
+                    process.shards[shard].apply_watch(after, now, &policy);
                 }
                 (Some(before), None) => {
                     let mut gone = Event::clone(before);
                     gone.metadata.resource_version = change.revision.to_string().into();
                     let shard = process.shard_of(&gone);
-                    process.shards[shard].learn_gone(&gone, now, &policy);
+                    process.shards[shard].apply_deletion(&gone, now, &policy);
                 }
                 (None, None) => unreachable!("a change of nothing"),
             }

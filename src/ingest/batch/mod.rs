@@ -36,7 +36,7 @@ use crate::event::json::{self, Decoded, FieldValidation, Many};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::ledger::RejectReason;
 use crate::server::Reading;
-use crate::shard::{Fate, Full};
+use crate::shard::{Full, TicketOutcome};
 use crate::status::Status;
 
 /// LIMIT: batches at once, each until its last result is taken; further ones are refused with 429. They may last for
@@ -340,7 +340,7 @@ impl Batch {
             match taken {
                 Ok(Taken { outcome, .. }) => {
                     let fate = fates.next().flatten();
-                    if let Some(Fate::Refused(refusal)) = fate {
+                    if let Some(TicketOutcome::Refused(refusal)) = fate {
                         failure(self.number, &refusal.status, &warnings, lines);
                     } else {
                         let reached = match self.ack {
@@ -365,7 +365,7 @@ impl Batch {
 
     /// Waits for the upstream's answers to the accepted events of a piece. What it refuses of a total is taken back,
     /// because the client sends the total again.
-    async fn fates(&self, results: &mut [Result]) -> Vec<Option<Fate>> {
+    async fn fates(&self, results: &mut [Result]) -> Vec<Option<TicketOutcome>> {
         // LIMIT: one request timeout for the whole piece; after it the results say how far the events have come.
         let mut patience = std::pin::pin!(tokio::time::sleep(self.ingest.0.settings.request_timeout));
         let mut fates = Vec::with_capacity(results.len());
@@ -382,7 +382,7 @@ impl Batch {
         // The last one first: a total was compared with those before it.
         let taken = results.iter().filter_map(|result| result.taken.as_ref().ok());
         for (fate, taken) in fates.iter().rev().zip(taken.rev()) {
-            if let (Some(Fate::Refused(_)), Some(total)) = (fate, &taken.total) {
+            if let (Some(TicketOutcome::Refused(_)), Some(total)) = (fate, &taken.total) {
                 self.ingest.take_back(&total.0, total.1);
             }
         }

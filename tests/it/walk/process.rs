@@ -216,9 +216,9 @@ impl Process {
         self.read = self.fake.revision();
         for event in self.fake.events() {
             listed.add(&event);
-            self.shards.learn(&event);
+            self.shards.apply_watch(&event);
         }
-        self.shards.learn_list(&listed);
+        self.shards.apply_list(&listed);
     }
 
     /// Reads the changes of the upstream, as its watch does.
@@ -226,11 +226,11 @@ impl Process {
         for change in self.fake.changes_since(self.read) {
             self.read = change.revision;
             match (change.after, change.before) {
-                (Some(event), _) => self.shards.learn(&event),
+                (Some(event), _) => self.shards.apply_watch(&event),
                 (None, Some(event)) => {
                     let mut event = Event::clone(&event);
                     event.metadata.resource_version = change.revision.to_string().into();
-                    self.shards.learn_gone(&event);
+                    self.shards.apply_deletion(&event);
                 }
                 (None, None) => {}
             }

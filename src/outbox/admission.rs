@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Outbox;
 use super::record::{Phase, Sent};
-use super::stand::{Call, LIMBO, Stand};
+use super::upstream_state::{Call, LIMBO, UpstreamState};
 use crate::clock::Now;
 use crate::correlator::RecordId;
 
@@ -37,7 +37,7 @@ impl Outbox {
             record.pending.merge(occurrences);
         }
         record.event.metadata.name = name;
-        record.stand = Stand::Carried { until: now.mono.after(LIMBO) };
+        record.upstream = UpstreamState::Carried { until: now.mono.after(LIMBO) };
         record.phase = Phase::Backoff(now.mono.after(FIRST_LOOK));
         self.set_record_timer(id);
         true
@@ -47,7 +47,7 @@ impl Outbox {
     /// the answer to a read that is in flight from now on: [`settle`](Self::settle) applies it.
     pub fn arrive(&mut self, id: RecordId) -> bool {
         let Some(record) = self.records.get_mut(&id) else { return false };
-        if !matches!((&record.stand, &record.phase), (Stand::Carried { .. }, Phase::Backoff(_))) {
+        if !matches!((&record.upstream, &record.phase), (UpstreamState::Carried { .. }, Phase::Backoff(_))) {
             return false;
         }
         let occurrences = record.take_next();

@@ -58,7 +58,7 @@ pub(super) const LIMBO: Duration = Duration::from_secs(65);
 
 /// The upstream state of a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Stand {
+pub(super) enum UpstreamState {
     /// The upstream has no object of it: no create was sent, or the upstream answered that it is gone.
     #[default]
     Nowhere,
@@ -67,13 +67,13 @@ pub(super) enum Stand {
     /// The name may be taken, so the object has to be read. `until` as above, if a create of ours is in doubt.
     Taken { until: Option<Mono>, loss: Option<Refusal> },
     /// The upstream holds it, and every patch was answered.
-    On(Held),
+    On(StoredState),
     /// The upstream held it, and a patch was not answered, or another writer has changed it.
-    Unsure { held: Held, if_missing: IfMissing },
+    Unsure { held: StoredState, if_missing: IfMissing },
     /// A create of ours may be executed until then. Only afterwards the record may be given up under this name.
     Waiting { until: Mono, then: Then },
     /// A create of ours was executed after a client had deleted the record.
-    Unwanted(Held),
+    Unwanted(StoredState),
     /// Its client was allowed to create it itself (admission). That create may be executed until then.
     Carried { until: Mono },
 }
@@ -100,7 +100,7 @@ pub(super) enum Then {
 
 /// An object upstream as it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Held {
+pub(super) struct StoredState {
     /// Its version; empty if it is not known. A patch then names none.
     pub(super) version: SmolStr,
     /// Number of occurrences that it shows.
@@ -140,7 +140,7 @@ pub(super) enum Tags {
     Off,
 }
 
-/// State of the record that a step depends on, in addition to its [`Stand`].
+/// State of the record that a step depends on, in addition to its [`UpstreamState`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Facts {
     pub(super) now: Mono,
@@ -178,7 +178,7 @@ pub(super) enum Fact {
 /// An object in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
-    pub(super) held: Held,
+    pub(super) held: StoredState,
     /// Whether it has the record's tag.
     pub(super) is_tagged: bool,
     /// Whether its content is the record's.
@@ -192,7 +192,7 @@ pub(super) struct Seen {
 pub(super) enum Effect {
     /// The upstream holds it. `arrived` of the occurrences in flight have arrived; the others are sent again. The part
     /// of other writers in the count has changed by `moved`.
-    Held { arrived: u64, moved: i64 },
+    StoredState { arrived: u64, moved: i64 },
     /// The next request is sent at once.
     Again,
     /// The next request is sent after a pause.
@@ -205,7 +205,7 @@ pub(super) enum Effect {
     Forget,
 }
 
-impl Stand {
+impl UpstreamState {
     /// Returns the next request; `None` while the record waits.
     pub(super) fn call(&self, now: Mono) -> Option<Call> {
         match self {
@@ -218,7 +218,7 @@ impl Stand {
     }
 
     /// Returns the known object of the record.
-    pub(super) const fn held(&self) -> Option<&Held> {
+    pub(super) const fn held(&self) -> Option<&StoredState> {
         match self {
             Self::On(held) | Self::Unsure { held, .. } | Self::Unwanted(held) => Some(held),
             Self::Nowhere | Self::Sent { .. } | Self::Taken { .. } | Self::Waiting { .. } | Self::Carried { .. } => {
@@ -229,113 +229,118 @@ impl Stand {
 }
 
 /// Returns the state after an answer, and the effect on the record.
-pub(super) fn step(stand: Stand, call: Call, fact: Fact, facts: &Facts) -> (Stand, Effect) {
+pub(super) fn step(upstream: UpstreamState, call: Call, fact: Fact, facts: &Facts) -> (UpstreamState, Effect) {
     match (call, fact) {
-        (Call::Create, fact) => created(stand, fact, facts),
-        (Call::Patch, fact) => patched(stand, fact, facts),
-        (Call::Read, Fact::Stored(seen)) => found(stand, seen, facts),
-        (Call::Read, Fact::Missing) => missing(stand, facts),
-        (Call::Read, Fact::Refused(refusal)) => unreadable(stand, refusal, facts),
-        (Call::Read, Fact::Exists | Fact::Conflict | Fact::Retry(_)) => (stand, Effect::Later),
-        (Call::Delete, Fact::Stored(_) | Fact::Missing | Fact::Refused(_)) => (Stand::Nowhere, Effect::Forget),
+        (Call::Create, fact) => created(upstream, fact, facts),
+        (Call::Patch, fact) => patched(upstream, fact, facts),
+        (Call::Read, Fact::Stored(seen)) => found(upstream, seen, facts),
+        (Call::Read, Fact::Missing) => missing(upstream, facts),
+        (Call::Read, Fact::Refused(refusal)) => unreadable(upstream, refusal, facts),
+        (Call::Read, Fact::Exists | Fact::Conflict | Fact::Retry(_)) => (upstream, Effect::Later),
+        (Call::Delete, Fact::Stored(_) | Fact::Missing | Fact::Refused(_)) => (UpstreamState::Nowhere, Effect::Forget),
         // Another writer has changed it, so it is read again.
-        (Call::Delete, Fact::Conflict) => (Stand::Waiting { until: facts.now, then: Then::Delete }, Effect::Again),
-        (Call::Delete, Fact::Exists | Fact::Retry(_)) => (stand, Effect::Later),
+        (Call::Delete, Fact::Conflict) => {
+            (UpstreamState::Waiting { until: facts.now, then: Then::Delete }, Effect::Again)
+        }
+        (Call::Delete, Fact::Exists | Fact::Retry(_)) => (upstream, Effect::Later),
     }
 }
 
-fn created(stand: Stand, fact: Fact, facts: &Facts) -> (Stand, Effect) {
-    let until = match stand {
-        Stand::Sent { until } => Some(until),
+fn created(upstream: UpstreamState, fact: Fact, facts: &Facts) -> (UpstreamState, Effect) {
+    let until = match upstream {
+        UpstreamState::Sent { until } => Some(until),
         _ => None,
     };
     match fact {
         Fact::Stored(seen) => arrived(seen, facts.in_flight, facts.sent),
-        Fact::Exists => (Stand::Taken { until, loss: None }, Effect::Again),
+        Fact::Exists => (UpstreamState::Taken { until, loss: None }, Effect::Again),
         Fact::Refused(refusal) if until.is_some() && facts.tags != Tags::Off => {
-            (Stand::Taken { until, loss: Some(refusal) }, Effect::Again)
+            (UpstreamState::Taken { until, loss: Some(refusal) }, Effect::Again)
         }
-        Fact::Refused(refusal) => (Stand::Nowhere, Effect::Lost(refusal)),
-        Fact::Retry(Applied::Perhaps) => (Stand::Sent { until: facts.now.after(LIMBO) }, Effect::Later),
+        Fact::Refused(refusal) => (UpstreamState::Nowhere, Effect::Lost(refusal)),
+        Fact::Retry(Applied::Perhaps) => (UpstreamState::Sent { until: facts.now.after(LIMBO) }, Effect::Later),
         // Answers that a create does not have.
-        Fact::Retry(Applied::No) | Fact::Missing | Fact::Conflict => (stand, Effect::Later),
+        Fact::Retry(Applied::No) | Fact::Missing | Fact::Conflict => (upstream, Effect::Later),
     }
 }
 
-fn patched(stand: Stand, fact: Fact, facts: &Facts) -> (Stand, Effect) {
-    let held = stand.held().cloned().unwrap_or_default();
+fn patched(upstream: UpstreamState, fact: Fact, facts: &Facts) -> (UpstreamState, Effect) {
+    let held = upstream.held().cloned().unwrap_or_default();
     let blind = facts.tags == Tags::Off || held.version.is_empty();
     match fact {
         Fact::Stored(seen) => arrived(seen, facts.in_flight, facts.sent),
-        Fact::Missing => (Stand::Nowhere, Effect::Again),
-        Fact::Refused(refusal) => (stand, Effect::Lost(refusal)),
-        Fact::Conflict if blind => (stand, Effect::Later),
-        Fact::Conflict => (Stand::Unsure { held, if_missing: IfMissing::Create }, Effect::Again),
+        Fact::Missing => (UpstreamState::Nowhere, Effect::Again),
+        Fact::Refused(refusal) => (upstream, Effect::Lost(refusal)),
+        Fact::Conflict if blind => (upstream, Effect::Later),
+        Fact::Conflict => (UpstreamState::Unsure { held, if_missing: IfMissing::Create }, Effect::Again),
         // Its count is absolute, so without other writers a blind repeat is correct.
         Fact::Retry(Applied::Perhaps) if !blind => {
-            (Stand::Unsure { held, if_missing: IfMissing::Create }, Effect::Later)
+            (UpstreamState::Unsure { held, if_missing: IfMissing::Create }, Effect::Later)
         }
-        Fact::Retry(_) | Fact::Exists => (stand, Effect::Later),
+        Fact::Retry(_) | Fact::Exists => (upstream, Effect::Later),
     }
 }
 
 /// Returns the step after a successful write: all its occurrences have arrived, and the rest of the count is others'.
-fn arrived(seen: Seen, in_flight: u64, sent: Mark) -> (Stand, Effect) {
-    let held = Held { tag: sent.tag, ..seen.held };
+fn arrived(seen: Seen, in_flight: u64, sent: Mark) -> (UpstreamState, Effect) {
+    let held = StoredState { tag: sent.tag, ..seen.held };
     let moved = held.count.saturating_sub(sent.count);
-    (Stand::On(held), Effect::Held { arrived: in_flight, moved })
+    (UpstreamState::On(held), Effect::StoredState { arrived: in_flight, moved })
 }
 
 /// Returns the step after a read that found an object under the record's name.
-fn found(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
-    if matches!(stand, Stand::Carried { .. }) && !seen.is_tagged {
+fn found(upstream: UpstreamState, seen: Seen, facts: &Facts) -> (UpstreamState, Effect) {
+    if matches!(upstream, UpstreamState::Carried { .. }) && !seen.is_tagged {
         return carried(seen, facts);
     }
     if facts.tags == Tags::Off {
-        return found_untagged(stand, seen, facts);
+        return found_untagged(upstream, seen, facts);
     }
     if seen.is_tagged {
-        return tagged(&stand, seen, facts);
+        return tagged(&upstream, seen, facts);
     }
-    if let Some(tag) = inferred(&stand, &seen, facts) {
-        let held = Held { tag, ..seen.held };
-        return tagged(&stand, Seen { held, ..seen }, facts);
+    if let Some(tag) = inferred(&upstream, &seen, facts) {
+        let held = StoredState { tag, ..seen.held };
+        return tagged(&upstream, Seen { held, ..seen }, facts);
     }
     let may_adopt = seen.is_alike && facts.adopts;
-    match stand {
+    match upstream {
         // Nothing was written since, so nothing has arrived.
-        Stand::Unsure { held, .. } if held.version == seen.held.version => {
-            (Stand::On(Held { tag: held.tag, ..seen.held }), Effect::Held { arrived: 0, moved: 0 })
-        }
+        UpstreamState::Unsure { held, .. } if held.version == seen.held.version => (
+            UpstreamState::On(StoredState { tag: held.tag, ..seen.held }),
+            Effect::StoredState { arrived: 0, moved: 0 },
+        ),
         // Made after the deletion.
-        Stand::Unsure { if_missing: IfMissing::Forget, .. } => (Stand::Nowhere, Effect::Forget),
-        Stand::Unsure { held, .. } if seen.is_alike => counted_on(seen, &held),
-        Stand::Unsure { .. } => (Stand::Nowhere, Effect::Rename { is_gone: false }),
-        Stand::Taken { loss: None, .. } if may_adopt => adopted(seen, facts),
-        Stand::Taken { until, loss: None } => give_up(until, Then::Rename, facts),
-        Stand::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
-        Stand::Waiting { then, .. } => carried_out(then),
+        UpstreamState::Unsure { if_missing: IfMissing::Forget, .. } => (UpstreamState::Nowhere, Effect::Forget),
+        UpstreamState::Unsure { held, .. } if seen.is_alike => counted_on(seen, &held),
+        UpstreamState::Unsure { .. } => (UpstreamState::Nowhere, Effect::Rename { is_gone: false }),
+        UpstreamState::Taken { loss: None, .. } if may_adopt => adopted(seen, facts),
+        UpstreamState::Taken { until, loss: None } => give_up(until, Then::Rename, facts),
+        UpstreamState::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
+        UpstreamState::Waiting { then, .. } => carried_out(then),
         // These send no reads, except the last, which is handled above.
-        Stand::Nowhere | Stand::Sent { .. } | Stand::On(_) | Stand::Unwanted(_) | Stand::Carried { .. } => {
-            (stand, Effect::Again)
-        }
+        UpstreamState::Nowhere
+        | UpstreamState::Sent { .. }
+        | UpstreamState::On(_)
+        | UpstreamState::Unwanted(_)
+        | UpstreamState::Carried { .. } => (upstream, Effect::Again),
     }
 }
 
 /// Returns the step after a read that found the object of an allowed client, or another writer's.
-fn carried(seen: Seen, facts: &Facts) -> (Stand, Effect) {
+fn carried(seen: Seen, facts: &Facts) -> (UpstreamState, Effect) {
     if seen.is_alike {
         return arrived(seen, facts.in_doubt(), facts.sent);
     }
-    (Stand::Nowhere, Effect::Rename { is_gone: true })
+    (UpstreamState::Nowhere, Effect::Rename { is_gone: true })
 }
 
 /// Returns the tag that an object would have if the upstream's admission had not removed it: its count without the part
 /// of others, if a write with that tag can have been sent.
-fn inferred(stand: &Stand, seen: &Seen, facts: &Facts) -> Option<u64> {
-    let known = match stand {
-        Stand::Unsure { held, .. } if held.version != seen.held.version => others(held.count, held.tag),
-        Stand::Taken { until: Some(_), .. } => others(facts.sent.count, facts.sent.tag),
+fn inferred(upstream: &UpstreamState, seen: &Seen, facts: &Facts) -> Option<u64> {
+    let known = match upstream {
+        UpstreamState::Unsure { held, .. } if held.version != seen.held.version => others(held.count, held.tag),
+        UpstreamState::Taken { until: Some(_), .. } => others(facts.sent.count, facts.sent.tag),
         _ => return None,
     };
     let tag = u64::try_from(seen.held.count.saturating_sub(known)).ok()?;
@@ -344,22 +349,26 @@ fn inferred(stand: &Stand, seen: &Seen, facts: &Facts) -> Option<u64> {
 }
 
 /// Returns the step after a read that found the record's tag.
-fn tagged(stand: &Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
-    if let Stand::Waiting { then: Then::Delete, .. } = stand {
+fn tagged(upstream: &UpstreamState, seen: Seen, facts: &Facts) -> (UpstreamState, Effect) {
+    if let UpstreamState::Waiting { then: Then::Delete, .. } = upstream {
         let is_shared = others(seen.held.count, seen.held.tag) > others(facts.sent.count, facts.sent.tag);
-        return if is_shared { (Stand::Nowhere, Effect::Forget) } else { (Stand::Unwanted(seen.held), Effect::Again) };
+        return if is_shared {
+            (UpstreamState::Nowhere, Effect::Forget)
+        } else {
+            (UpstreamState::Unwanted(seen.held), Effect::Again)
+        };
     }
     // An earlier process may have written more than its spool has. Those occurrences count as others'.
     let tag = seen.held.tag.min(facts.settled.saturating_add(facts.in_flight));
     let arrived = tag.saturating_sub(facts.settled);
     // The part of others is the count minus the tag. It is compared with that of the write that has arrived, or of the
     // object before.
-    let known = match stand.held() {
+    let known = match upstream.held() {
         Some(held) if tag < facts.sent.tag || facts.sent.tag <= facts.settled => others(held.count, held.tag),
         _ => others(facts.sent.count, facts.sent.tag),
     };
     let moved = others(seen.held.count, tag).saturating_sub(known);
-    (Stand::On(Held { tag, ..seen.held }), Effect::Held { arrived, moved })
+    (UpstreamState::On(StoredState { tag, ..seen.held }), Effect::StoredState { arrived, moved })
 }
 
 /// Returns the part of other writers in a count of which the record has `tag`.
@@ -369,89 +378,96 @@ pub(super) fn others(count: i64, tag: u64) -> i64 {
 
 /// Returns the step for an object that has lost the record's tag: another writer has removed it, or created the object
 /// again.
-fn counted_on(seen: Seen, known: &Held) -> (Stand, Effect) {
+fn counted_on(seen: Seen, known: &StoredState) -> (UpstreamState, Effect) {
     let moved = seen.held.count.saturating_sub(known.count);
-    (Stand::On(Held { tag: known.tag, ..seen.held }), Effect::Held { arrived: 0, moved })
+    (UpstreamState::On(StoredState { tag: known.tag, ..seen.held }), Effect::StoredState { arrived: 0, moved })
 }
 
 /// Returns the step that continues on an object of other writers, which includes nothing of the record.
-fn adopted(seen: Seen, facts: &Facts) -> (Stand, Effect) {
+fn adopted(seen: Seen, facts: &Facts) -> (UpstreamState, Effect) {
     let known = others(facts.sent.count, facts.sent.tag);
     let tag = facts.settled;
     let moved = others(seen.held.count, 0).saturating_sub(known).saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX));
-    (Stand::On(Held { tag, ..seen.held }), Effect::Held { arrived: 0, moved })
+    (UpstreamState::On(StoredState { tag, ..seen.held }), Effect::StoredState { arrived: 0, moved })
 }
 
 /// Returns the step without tags, like client-go: an object with at least the sent count includes it.
-fn found_untagged(stand: Stand, seen: Seen, facts: &Facts) -> (Stand, Effect) {
-    match stand {
-        Stand::Taken { until: Some(_), .. } if seen.is_alike && seen.held.count >= facts.sent.count => {
+fn found_untagged(upstream: UpstreamState, seen: Seen, facts: &Facts) -> (UpstreamState, Effect) {
+    match upstream {
+        UpstreamState::Taken { until: Some(_), .. } if seen.is_alike && seen.held.count >= facts.sent.count => {
             arrived(seen, facts.in_doubt(), facts.sent)
         }
-        Stand::Taken { until: Some(_), loss: None } if seen.is_alike => {
-            (Stand::On(seen.held), Effect::Held { arrived: 0, moved: 0 })
+        UpstreamState::Taken { until: Some(_), loss: None } if seen.is_alike => {
+            (UpstreamState::On(seen.held), Effect::StoredState { arrived: 0, moved: 0 })
         }
-        Stand::Taken { loss: None, .. } if seen.is_alike && facts.adopts => adopted(seen, facts),
-        Stand::Taken { loss: Some(loss), .. } => (Stand::Nowhere, Effect::Lost(loss)),
-        Stand::Taken { .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
-        Stand::Waiting { then, .. } => carried_out(then),
+        UpstreamState::Taken { loss: None, .. } if seen.is_alike && facts.adopts => adopted(seen, facts),
+        UpstreamState::Taken { loss: Some(loss), .. } => (UpstreamState::Nowhere, Effect::Lost(loss)),
+        UpstreamState::Taken { .. } => (UpstreamState::Nowhere, Effect::Rename { is_gone: true }),
+        UpstreamState::Waiting { then, .. } => carried_out(then),
         // A client has deleted it, and another event has its name.
-        Stand::Unsure { .. } if !seen.is_alike => (Stand::Nowhere, Effect::Forget),
-        Stand::Unsure { .. } | Stand::On(_) => (Stand::On(seen.held), Effect::Again),
-        Stand::Nowhere | Stand::Sent { .. } | Stand::Unwanted(_) | Stand::Carried { .. } => (stand, Effect::Again),
+        UpstreamState::Unsure { .. } if !seen.is_alike => (UpstreamState::Nowhere, Effect::Forget),
+        UpstreamState::Unsure { .. } | UpstreamState::On(_) => (UpstreamState::On(seen.held), Effect::Again),
+        UpstreamState::Nowhere
+        | UpstreamState::Sent { .. }
+        | UpstreamState::Unwanted(_)
+        | UpstreamState::Carried { .. } => (upstream, Effect::Again),
     }
 }
 
 /// Returns the step after a read that found nothing.
-fn missing(stand: Stand, facts: &Facts) -> (Stand, Effect) {
-    match stand {
-        Stand::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
-        Stand::Taken { until: Some(until), loss: None } => (Stand::Sent { until }, Effect::Again),
-        Stand::Waiting { then, .. } => carried_out(then),
-        Stand::Carried { until } if until > facts.now => (stand, Effect::Later),
-        Stand::Unsure { if_missing: IfMissing::Forget, .. } => (Stand::Nowhere, Effect::Forget),
-        Stand::Taken { until: None, loss: None }
-        | Stand::Unsure { if_missing: IfMissing::Create, .. }
-        | Stand::Nowhere
-        | Stand::Sent { .. }
-        | Stand::On(_)
-        | Stand::Carried { .. }
-        | Stand::Unwanted(_) => (Stand::Nowhere, Effect::Again),
+fn missing(upstream: UpstreamState, facts: &Facts) -> (UpstreamState, Effect) {
+    match upstream {
+        UpstreamState::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
+        UpstreamState::Taken { until: Some(until), loss: None } => (UpstreamState::Sent { until }, Effect::Again),
+        UpstreamState::Waiting { then, .. } => carried_out(then),
+        UpstreamState::Carried { until } if until > facts.now => (upstream, Effect::Later),
+        UpstreamState::Unsure { if_missing: IfMissing::Forget, .. } => (UpstreamState::Nowhere, Effect::Forget),
+        UpstreamState::Taken { until: None, loss: None }
+        | UpstreamState::Unsure { if_missing: IfMissing::Create, .. }
+        | UpstreamState::Nowhere
+        | UpstreamState::Sent { .. }
+        | UpstreamState::On(_)
+        | UpstreamState::Carried { .. }
+        | UpstreamState::Unwanted(_) => (UpstreamState::Nowhere, Effect::Again),
     }
 }
 
 /// Returns the step after a refused read.
-fn unreadable(stand: Stand, refusal: Refusal, facts: &Facts) -> (Stand, Effect) {
-    match stand {
-        Stand::Taken { loss: Some(loss), .. } => (Stand::Nowhere, Effect::Lost(loss)),
+fn unreadable(upstream: UpstreamState, refusal: Refusal, facts: &Facts) -> (UpstreamState, Effect) {
+    match upstream {
+        UpstreamState::Taken { loss: Some(loss), .. } => (UpstreamState::Nowhere, Effect::Lost(loss)),
         // Another writer has the name, because no create of ours is in doubt.
-        Stand::Taken { until: None, .. } => (Stand::Nowhere, Effect::Rename { is_gone: true }),
+        UpstreamState::Taken { until: None, .. } => (UpstreamState::Nowhere, Effect::Rename { is_gone: true }),
         // It is most likely our own create, whose answer was lost, or our client's.
-        Stand::Taken { until: Some(_), .. } | Stand::Carried { .. } => {
-            let held = Held { count: facts.sent.count, tag: facts.sent.tag, ..Held::default() };
-            (Stand::On(held), Effect::Held { arrived: facts.in_doubt(), moved: 0 })
+        UpstreamState::Taken { until: Some(_), .. } | UpstreamState::Carried { .. } => {
+            let held = StoredState { count: facts.sent.count, tag: facts.sent.tag, ..StoredState::default() };
+            (UpstreamState::On(held), Effect::StoredState { arrived: facts.in_doubt(), moved: 0 })
         }
         // Without the right to read a patch is repeated blindly, as client-go does.
-        Stand::Unsure { held, .. } => (Stand::On(Held { version: SmolStr::default(), ..held }), Effect::Again),
-        Stand::Waiting { then, .. } => carried_out(then),
-        Stand::Nowhere | Stand::Sent { .. } | Stand::On(_) | Stand::Unwanted(_) => (stand, Effect::Lost(refusal)),
+        UpstreamState::Unsure { held, .. } => {
+            (UpstreamState::On(StoredState { version: SmolStr::default(), ..held }), Effect::Again)
+        }
+        UpstreamState::Waiting { then, .. } => carried_out(then),
+        UpstreamState::Nowhere | UpstreamState::Sent { .. } | UpstreamState::On(_) | UpstreamState::Unwanted(_) => {
+            (upstream, Effect::Lost(refusal))
+        }
     }
 }
 
 /// Gives up a name: at once, or when none of our creates under it can be executed any more.
-fn give_up(until: Option<Mono>, then: Then, facts: &Facts) -> (Stand, Effect) {
+fn give_up(until: Option<Mono>, then: Then, facts: &Facts) -> (UpstreamState, Effect) {
     match until {
-        Some(until) if until > facts.now => (Stand::Waiting { until, then }, Effect::Later),
+        Some(until) if until > facts.now => (UpstreamState::Waiting { until, then }, Effect::Later),
         _ => carried_out(then),
     }
 }
 
-fn carried_out(then: Then) -> (Stand, Effect) {
+fn carried_out(then: Then) -> (UpstreamState, Effect) {
     match then {
         // A create is sent only if the upstream has no object, so nothing of the record is there.
-        Then::Rename => (Stand::Nowhere, Effect::Rename { is_gone: true }),
-        Then::Lose(loss) => (Stand::Nowhere, Effect::Lost(loss)),
-        Then::Delete => (Stand::Nowhere, Effect::Forget),
+        Then::Rename => (UpstreamState::Nowhere, Effect::Rename { is_gone: true }),
+        Then::Lose(loss) => (UpstreamState::Nowhere, Effect::Lost(loss)),
+        Then::Delete => (UpstreamState::Nowhere, Effect::Forget),
     }
 }
 
@@ -472,8 +488,8 @@ mod tests {
         Refusal { reason: LostReason::Invalid, status: Box::new(Status::new(422, "Invalid", "m")) }
     }
 
-    fn held(version: &str, count: i64, tag: u64) -> Held {
-        Held { version: version.into(), count, tag, expired_tags: Vec::new() }
+    fn held(version: &str, count: i64, tag: u64) -> StoredState {
+        StoredState { version: version.into(), count, tag, expired_tags: Vec::new() }
     }
 
     fn seen(version: &str, count: i64, tag: Option<u64>, is_alike: bool) -> Fact {
@@ -481,18 +497,19 @@ mod tests {
         Fact::Stored(Seen { held, is_tagged: tag.is_some(), is_alike, is_bare: false })
     }
 
-    fn stands() -> Vec<Stand> {
-        let mut all = vec![Stand::Nowhere, Stand::Sent { until: LATER }, Stand::On(held("1", 8, 5))];
+    fn stands() -> Vec<UpstreamState> {
+        let mut all =
+            vec![UpstreamState::Nowhere, UpstreamState::Sent { until: LATER }, UpstreamState::On(held("1", 8, 5))];
         for until in [None, Some(NOW), Some(LATER)] {
-            all.extend([None, Some(refusal())].map(|loss| Stand::Taken { until, loss }));
+            all.extend([None, Some(refusal())].map(|loss| UpstreamState::Taken { until, loss }));
         }
         for if_missing in [IfMissing::Create, IfMissing::Forget] {
-            all.push(Stand::Unsure { held: held("1", 8, 5), if_missing });
+            all.push(UpstreamState::Unsure { held: held("1", 8, 5), if_missing });
         }
         for then in [Then::Rename, Then::Lose(refusal()), Then::Delete] {
-            all.push(Stand::Waiting { until: NOW, then });
+            all.push(UpstreamState::Waiting { until: NOW, then });
         }
-        all.push(Stand::Unwanted(held("1", 8, 5)));
+        all.push(UpstreamState::Unwanted(held("1", 8, 5)));
         all
     }
 
@@ -511,47 +528,53 @@ mod tests {
     #[test]
     fn each_row_of_the_table_is_what_a_step_does() {
         use Call::{Create, Patch, Read};
-        let on = || Stand::On(held("1", 8, 5));
-        let unsure = || Stand::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Create };
-        let deleted = || Stand::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Forget };
-        let taken = |until| Stand::Taken { until, loss: None };
-        let waiting = |then| Stand::Waiting { until: NOW, then };
+        let on = || UpstreamState::On(held("1", 8, 5));
+        let unsure = || UpstreamState::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Create };
+        let deleted = || UpstreamState::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Forget };
+        let taken = |until| UpstreamState::Taken { until, loss: None };
+        let waiting = |then| UpstreamState::Waiting { until: NOW, then };
         let rows = [
-            (Stand::Nowhere, Create, seen("1", 13, Some(10), true), "On", "Held { arrived: 5, moved: 0 }"),
-            (Stand::Nowhere, Create, Fact::Exists, "Taken", "Again"),
-            (Stand::Nowhere, Create, Fact::Refused(refusal()), "Nowhere", "Lost"),
-            (Stand::Nowhere, Create, Fact::Retry(Applied::Perhaps), "Sent", "Later"),
-            (Stand::Sent { until: LATER }, Create, Fact::Exists, "Taken", "Again"),
-            (Stand::Sent { until: LATER }, Create, Fact::Refused(refusal()), "Taken", "Again"),
-            (taken(None), Read, seen("1", 13, Some(7), true), "On", "Held { arrived: 2, moved: 3 }"),
-            (taken(None), Read, seen("1", 13, None, true), "On", "Held { arrived: 0, moved: 5 }"),
+            (
+                UpstreamState::Nowhere,
+                Create,
+                seen("1", 13, Some(10), true),
+                "On",
+                "StoredState { arrived: 5, moved: 0 }",
+            ),
+            (UpstreamState::Nowhere, Create, Fact::Exists, "Taken", "Again"),
+            (UpstreamState::Nowhere, Create, Fact::Refused(refusal()), "Nowhere", "Lost"),
+            (UpstreamState::Nowhere, Create, Fact::Retry(Applied::Perhaps), "Sent", "Later"),
+            (UpstreamState::Sent { until: LATER }, Create, Fact::Exists, "Taken", "Again"),
+            (UpstreamState::Sent { until: LATER }, Create, Fact::Refused(refusal()), "Taken", "Again"),
+            (taken(None), Read, seen("1", 13, Some(7), true), "On", "StoredState { arrived: 2, moved: 3 }"),
+            (taken(None), Read, seen("1", 13, None, true), "On", "StoredState { arrived: 0, moved: 5 }"),
             (taken(None), Read, seen("1", 13, None, false), "Nowhere", "Rename"),
             (taken(Some(LATER)), Read, seen("1", 13, None, false), "Waiting", "Later"),
             (taken(Some(LATER)), Read, Fact::Missing, "Sent", "Again"),
-            (on(), Patch, seen("2", 13, Some(10), true), "On", "Held { arrived: 5, moved: 0 }"),
+            (on(), Patch, seen("2", 13, Some(10), true), "On", "StoredState { arrived: 5, moved: 0 }"),
             (on(), Patch, Fact::Missing, "Nowhere", "Again"),
             (on(), Patch, Fact::Refused(refusal()), "On", "Lost"),
             (on(), Patch, Fact::Conflict, "Unsure", "Again"),
             (on(), Patch, Fact::Retry(Applied::Perhaps), "Unsure", "Later"),
-            (unsure(), Read, seen("2", 10, Some(7), true), "On", "Held { arrived: 2, moved: 0 }"),
-            (unsure(), Read, seen("1", 8, None, true), "On", "Held { arrived: 0, moved: 0 }"),
-            (unsure(), Read, seen("2", 9, None, true), "On", "Held { arrived: 0, moved: 1 }"),
+            (unsure(), Read, seen("2", 10, Some(7), true), "On", "StoredState { arrived: 2, moved: 0 }"),
+            (unsure(), Read, seen("1", 8, None, true), "On", "StoredState { arrived: 0, moved: 0 }"),
+            (unsure(), Read, seen("2", 9, None, true), "On", "StoredState { arrived: 0, moved: 1 }"),
             (unsure(), Read, seen("2", 9, None, false), "Nowhere", "Rename { is_gone: false }"),
             (unsure(), Read, Fact::Missing, "Nowhere", "Again"),
-            (deleted(), Read, seen("1", 8, None, true), "On", "Held { arrived: 0, moved: 0 }"),
+            (deleted(), Read, seen("1", 8, None, true), "On", "StoredState { arrived: 0, moved: 0 }"),
             (deleted(), Read, seen("2", 9, None, true), "Nowhere", "Forget"),
             (deleted(), Read, seen("2", 9, None, false), "Nowhere", "Forget"),
             (deleted(), Read, Fact::Missing, "Nowhere", "Forget"),
-            (waiting(Then::Rename), Read, seen("1", 13, Some(10), true), "On", "Held"),
+            (waiting(Then::Rename), Read, seen("1", 13, Some(10), true), "On", "StoredState"),
             (waiting(Then::Rename), Read, Fact::Missing, "Nowhere", "Rename"),
             (waiting(Then::Delete), Read, seen("1", 14, Some(10), true), "Nowhere", "Forget"),
-            (Stand::Unwanted(held("1", 8, 5)), Call::Delete, Fact::Missing, "Nowhere", "Forget"),
+            (UpstreamState::Unwanted(held("1", 8, 5)), Call::Delete, Fact::Missing, "Nowhere", "Forget"),
         ];
-        for (stand, call, fact, next, effect) in rows {
-            let row = format!("{stand:?}, {call:?}, {fact:?}");
-            let (stand, done) = step(stand, call, fact, &FACTS);
-            let (stand, done) = (format!("{stand:?}"), format!("{done:?}"));
-            assert!(stand.starts_with(next) && done.starts_with(effect), "{row}: {stand}, {done}");
+        for (upstream, call, fact, next, effect) in rows {
+            let row = format!("{upstream:?}, {call:?}, {fact:?}");
+            let (upstream, done) = step(upstream, call, fact, &FACTS);
+            let (upstream, done) = (format!("{upstream:?}"), format!("{done:?}"));
+            assert!(upstream.starts_with(next) && done.starts_with(effect), "{row}: {upstream}, {done}");
         }
     }
 
@@ -562,18 +585,18 @@ mod tests {
         for tags in [Tags::Kept, Tags::Unproven, Tags::Off] {
             for adopts in [false, true] {
                 let facts = Facts { tags, adopts, ..FACTS };
-                for stand in stands() {
+                for upstream in stands() {
                     for (call, fact) in [Call::Create, Call::Patch, Call::Read, Call::Delete]
                         .into_iter()
                         .flat_map(|call| answers().into_iter().map(move |fact| (call, fact)))
                     {
-                        let row = format!("{tags:?}, {stand:?}, {call:?}, {fact:?}");
-                        let (next, effect) = step(stand.clone(), call, fact, &facts);
-                        if let Effect::Held { arrived, .. } = effect {
+                        let row = format!("{tags:?}, {upstream:?}, {call:?}, {fact:?}");
+                        let (next, effect) = step(upstream.clone(), call, fact, &facts);
+                        if let Effect::StoredState { arrived, .. } = effect {
                             assert!(arrived <= facts.in_flight, "{row}: {effect:?}");
-                            assert!(matches!(next, Stand::On(_)), "{row}: {next:?}");
+                            assert!(matches!(next, UpstreamState::On(_)), "{row}: {next:?}");
                         }
-                        let waits = matches!(next, Stand::Waiting { until, .. } if until > NOW);
+                        let waits = matches!(next, UpstreamState::Waiting { until, .. } if until > NOW);
                         assert!(waits || next.call(NOW).is_some(), "{row}: {next:?}");
                     }
                 }

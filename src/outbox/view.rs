@@ -5,7 +5,7 @@ use smol_str::SmolStr;
 use super::Outbox;
 use super::budget::{BudgetId, Order};
 use super::record::{Kind, Phase};
-use super::stand::Stand;
+use super::upstream_state::UpstreamState;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 use crate::event::Event;
@@ -13,7 +13,7 @@ use crate::ledger::Why;
 
 /// A record as the other parts of the shard see it.
 #[derive(Debug, Clone, Copy)]
-pub struct Glimpse<'a> {
+pub struct RecordView<'a> {
     /// Its desired state.
     pub event: &'a Event,
     /// Its kind.
@@ -52,22 +52,22 @@ const QUEUE: usize = 5;
 
 impl Outbox {
     /// Returns a record of the outbox; `None` if it owes no write and was not written just before.
-    pub fn glimpse(&self, id: RecordId) -> Option<Glimpse<'_>> {
+    pub fn view(&self, id: RecordId) -> Option<RecordView<'_>> {
         let record = self.records.get(&id)?;
-        let version = match &record.stand {
-            Stand::On(held) | Stand::Unsure { held, .. } => Some(&held.version),
+        let version = match &record.upstream {
+            UpstreamState::On(held) | UpstreamState::Unsure { held, .. } => Some(&held.version),
             _ => None,
         };
         let folds_at = match (&record.phase, record.group) {
             (Phase::Staged(order), Some(group)) => self.groups.folds_at(group, *order, &self.settings.groups),
             _ => None,
         };
-        Some(Glimpse {
+        Some(RecordView {
             event: &record.event,
             kind: record.kind,
             sent: record.sent.count,
             settled: record.settled(),
-            shown: record.stand.held().map(|held| held.count),
+            shown: record.upstream.held().map(|held| held.count),
             folds_at,
             waiting: record.waiting().total(),
             why: record.why(&self.budgets),
@@ -81,7 +81,8 @@ impl Outbox {
     pub fn is_of(&self, id: RecordId, found: &Event, now: Now) -> Option<bool> {
         let record = self.records.get(&id)?;
         let seen = record.see(found, self.settings.group.of(&record.event), now);
-        let is_held = record.stand.held().is_some_and(|held| record.tag.is_none() || held.version == seen.held.version);
+        let is_held =
+            record.upstream.held().is_some_and(|held| record.tag.is_none() || held.version == seen.held.version);
         Some(seen.is_tagged || seen.is_alike || is_held)
     }
 

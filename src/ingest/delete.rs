@@ -25,7 +25,7 @@ use crate::access::Turn;
 use crate::event::json::{self, EventList};
 use crate::event::protobuf::{self, DeleteOptions as Given};
 use crate::event::{ApiGroup, Event};
-use crate::shard::{Found, Held, Lead};
+use crate::shard::{Found, Lookup, PausedRecord};
 use crate::status::{Status, StatusDetails};
 use crate::upstream::{DeleteOptions, Deleted, ListOptions, Version};
 
@@ -80,43 +80,43 @@ async fn delete_one(
     }
     let unconditional = is_unconditional(options);
     // Preconditions are about an event that is stored.
-    let of_alias = |lead| {
-        let held = ingest.0.shards.hold(posted.as_ref()?, name, lead);
-        held.filter(|held| unconditional || held.is_stored())
+    let of_alias = |lookup| {
+        let paused = ingest.0.shards.pause(posted.as_ref()?, name, lookup);
+        paused.filter(|paused| unconditional || paused.is_stored())
     };
-    let held = match of_alias(Lead::Alias) {
+    let paused = match of_alias(Lookup::Alias) {
         // The record of that very name, also if the alias leads to a record that is gone.
-        None => match ingest.hold_stored(namespace, name).await {
+        None => match ingest.pause_stored(namespace, name).await {
             Err(status) if status.code == 404 => {
-                let held = of_alias(Lead::Unstored);
-                if held.is_none() {
+                let paused = of_alias(Lookup::Unstored);
+                if paused.is_none() {
                     ingest.0.aliases.remove(namespace, name);
                     return Err(status.into());
                 }
-                held
+                paused
             }
-            held => held?,
+            paused => paused?,
         },
-        held => held,
+        paused => paused,
     };
-    let Some(held) = held else {
+    let Some(paused) = paused else {
         let stored_name = posted
-            .and_then(|posted| ingest.0.shards.find_named(&posted, Lead::Alias))
+            .and_then(|posted| ingest.0.shards.find_named(&posted, Lookup::Alias))
             .map_or_else(|| name.into(), |found| found.name);
         let deleted = upstream.delete(namespace, &stored_name, options).await;
         let deleted = deleted.map_err(|status| under(name, &stored_name, status))?;
         ingest.0.aliases.remove(namespace, name);
         return Ok(deleted);
     };
-    held.quiet(QUIET).await;
-    if unconditional && !ingest.has_its_name(namespace, &held).await? {
+    paused.quiet(QUIET).await;
+    if unconditional && !ingest.has_its_name(namespace, &paused).await? {
         // Not yet created upstream, where another record has its name.
-        held.forget();
+        paused.forget();
         ingest.0.aliases.remove(namespace, name);
         delete_former(ingest, namespace, name).await?;
         return Ok(Deleted::Gone(SmolStr::default()));
     }
-    let record = held.name();
+    let record = paused.name();
     let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => deleted,
         // Not yet created upstream. A client can delete an event whose create was answered with 201.
@@ -124,17 +124,17 @@ async fn delete_one(
         Err(status) => {
             let mut refusal = Refusal::from(under(name, &record, status));
             if is_in_doubt(&refusal.status) {
-                held.doubt();
+                paused.doubt();
             } else if record == name {
                 let (namespace, name, effect) = (namespace.into(), name.into(), Effect::Delete);
-                refusal.marks.insert(Undone::new(ingest, Some(held), Change { group, namespace, name, effect }));
+                refusal.marks.insert(Undone::new(ingest, Some(paused), Change { group, namespace, name, effect }));
             } else {
                 refusal.marks.insert(Kept);
             }
             return Err(refusal);
         }
     };
-    held.forget();
+    paused.forget();
     ingest.0.aliases.remove(namespace, name);
     if record != name {
         delete_former(ingest, namespace, name).await?;
@@ -149,7 +149,7 @@ async fn dry_run(
     posted: Option<&Event>,
     options: &DeleteOptions,
 ) -> Result<Deleted, Status> {
-    let find = |lead| posted.and_then(|posted| ingest.0.shards.find_named(posted, lead));
+    let find = |lookup| posted.and_then(|posted| ingest.0.shards.find_named(posted, lookup));
     let delete = async |found: Option<Found>| {
         let record = found.as_ref().map_or(name, |found| &found.name);
         match ingest.0.upstream.delete(namespace, record, options).await {
@@ -160,12 +160,12 @@ async fn dry_run(
             deleted => deleted.map_err(|status| under(name, record, status)),
         }
     };
-    let found = find(Lead::Alias);
+    let found = find(Lookup::Alias);
     let may_be_combined = found.is_none();
     let deleted = delete(found).await;
     if may_be_combined
         && let Err(Status { code: 404, .. }) = deleted
-        && let Some(found) = find(Lead::Unstored)
+        && let Some(found) = find(Lookup::Unstored)
     {
         return delete(Some(found)).await;
     }
@@ -181,19 +181,19 @@ fn is_unconditional(options: &DeleteOptions) -> bool {
 /// left.
 async fn delete_former(ingest: &Ingest, namespace: &str, name: &str) -> Result<(), Status> {
     let upstream = &ingest.0.upstream;
-    let held = match ingest.hold_stored(namespace, name).await {
-        Ok(held) => held,
+    let paused = match ingest.pause_stored(namespace, name).await {
+        Ok(paused) => paused,
         Err(status) if status.code == 404 => return Ok(()),
         Err(status) => return Err(status),
     };
-    if let Some(held) = &held {
-        held.quiet(QUIET).await;
+    if let Some(paused) = &paused {
+        paused.quiet(QUIET).await;
     }
     let deleted = upstream.delete(namespace, name, &DeleteOptions::default()).await;
     let fault = deleted.err().filter(|status| status.code != 404);
-    match (&fault, held) {
-        (None, Some(held)) => held.forget(),
-        (Some(status), Some(held)) if is_in_doubt(status) => held.doubt(),
+    match (&fault, paused) {
+        (None, Some(paused)) => paused.forget(),
+        (Some(status), Some(paused)) if is_in_doubt(status) => paused.doubt(),
         _ => {}
     }
     fault.map_or(Ok(()), Err)
@@ -294,11 +294,11 @@ async fn delete_page(
         Err(status) if status.code == 403 => Vec::new(),
         Err(status) => return Err(status),
     };
-    let held = ingest.hold_listed(namespace, &listed);
+    let paused = ingest.pause_listed(namespace, &listed);
     drop(listed);
     let quiet = async {
-        for held in &held {
-            held.quiet(QUIET).await;
+        for paused in &paused {
+            paused.quiet(QUIET).await;
         }
     };
     let _in_time = tokio::time::timeout(QUIET, quiet).await;
@@ -306,43 +306,43 @@ async fn delete_page(
     match &deleted {
         // Only stored events: a record that is not yet created is not in the list.
         Ok(list) => {
-            ingest.hold_listed(namespace, &list.items).into_iter().for_each(Held::forget);
+            ingest.pause_listed(namespace, &list.items).into_iter().for_each(PausedRecord::forget);
             for event in &list.items {
                 ingest.0.aliases.remove(namespace, &event.metadata.name);
             }
         }
-        Err(status) => doubt_each(ingest, namespace, held, status).await,
+        Err(status) => doubt_each(ingest, namespace, paused, status).await,
     }
     deleted
 }
 
 /// Follows a deletion of records that was refused or got no answer. Some of them may be deleted even after a refusal,
 /// which is that of the first event that could not be deleted.
-async fn doubt_each(ingest: &Ingest, namespace: &str, held: Vec<Held>, status: &Status) {
-    for held in held {
+async fn doubt_each(ingest: &Ingest, namespace: &str, paused: Vec<PausedRecord>, status: &Status) {
+    for paused in paused {
         if is_in_doubt(status) {
-            held.doubt();
+            paused.doubt();
             continue;
         }
-        match ingest.0.upstream.get(namespace, &held.name()).await {
-            Ok(_) => drop(held),
+        match ingest.0.upstream.get(namespace, &paused.name()).await {
+            Ok(_) => drop(paused),
             Err(status) if status.code == 404 => {
-                ingest.0.aliases.remove(namespace, &held.name());
-                held.forget();
+                ingest.0.aliases.remove(namespace, &paused.name());
+                paused.forget();
             }
-            Err(_) => held.doubt(),
+            Err(_) => paused.doubt(),
         }
     }
 }
 
 impl Ingest {
     /// Pauses the records of listed events: those of their names, even if their aliases lead to other ones.
-    fn hold_listed(&self, namespace: &str, events: &[Event]) -> Vec<Held> {
-        let held = self.0.shards.hold_listed(events);
-        let others = events.iter().zip(&held).filter(|(_, held)| held.is_none());
+    fn pause_listed(&self, namespace: &str, events: &[Event]) -> Vec<PausedRecord> {
+        let paused = self.0.shards.pause_listed(events);
+        let others = events.iter().zip(&paused).filter(|(_, paused)| paused.is_none());
         let posted = others.filter_map(|(event, _)| self.0.aliases.get(namespace, &event.metadata.name));
-        let others = self.0.shards.hold_listed(&posted.collect::<Vec<_>>());
-        held.into_iter().chain(others).flatten().collect()
+        let others = self.0.shards.pause_listed(&posted.collect::<Vec<_>>());
+        paused.into_iter().chain(others).flatten().collect()
     }
 }
 

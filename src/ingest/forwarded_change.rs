@@ -18,7 +18,7 @@ use super::{Ingest, Unable, ack, apply, decode, guard, options, patch, respond};
 use crate::access::Target;
 use crate::event::ApiGroup;
 use crate::outbox::Line;
-use crate::shard::{Held, Lead};
+use crate::shard::{Lookup, PausedRecord};
 use crate::status::Status;
 
 /// The record of a refused change, in the extensions of the refusal. Dropped, the record continues.
@@ -46,14 +46,14 @@ pub struct Kept;
 #[derive(Debug)]
 struct Left {
     /// The paused record.
-    held: Option<Held>,
+    paused: Option<PausedRecord>,
     ingest: Ingest,
     change: Change,
 }
 
 impl Undone {
-    pub(super) fn new(ingest: &Ingest, held: Option<Held>, change: Change) -> Self {
-        Self(Arc::new(Mutex::new(Some(Left { held, ingest: ingest.clone(), change }))))
+    pub(super) fn new(ingest: &Ingest, paused: Option<PausedRecord>, change: Change) -> Self {
+        Self(Arc::new(Mutex::new(Some(Left { paused, ingest: ingest.clone(), change }))))
     }
 
     /// Returns the record for another try of the change.
@@ -74,27 +74,27 @@ impl Retried {
         if is_in_doubt && self.0.as_ref().is_some_and(|left| left.change.effect == Effect::Delete) {
             return;
         }
-        let Some(Left { held, ingest, change }) = self.0.take() else { return };
+        let Some(Left { paused, ingest, change }) = self.0.take() else { return };
         let Change { group, namespace, name, effect } = change;
         let is_done = code.is_success() || (code == StatusCode::NOT_FOUND && effect == Effect::Delete);
-        let held = match held {
-            None if is_done && effect == Effect::Delete => ingest.hold_deleted(group, &namespace, &name).await,
-            None if is_done => ingest.hold(group, &namespace, &name).await.ok().flatten(),
-            held => held,
+        let paused = match paused {
+            None if is_done && effect == Effect::Delete => ingest.pause_deleted(group, &namespace, &name).await,
+            None if is_done => ingest.pause(group, &namespace, &name).await.ok().flatten(),
+            paused => paused,
         };
-        let Some(held) = held.filter(|held| held.name() == name) else { return };
+        let Some(paused) = paused.filter(|paused| paused.name() == name) else { return };
         let effect = match effect {
             Effect::Unread(media) => Effect::Set { line: patch::line_of(&media, body), total: None },
             effect => effect,
         };
         match effect {
             Effect::Delete if is_done => {
-                held.forget();
+                paused.forget();
                 ingest.0.aliases.remove(&namespace, &name);
             }
             Effect::Set { total, .. } if is_in_doubt => {
                 let status = Status::new(code.as_u16(), "", "");
-                return ingest.doubt(held, (&namespace, &name), total, &status).await;
+                return ingest.doubt(paused, (&namespace, &name), total, &status).await;
             }
             Effect::Set { line, .. } if code.is_success() => {
                 // Unread, the record continues, as after a change by another writer.
@@ -105,7 +105,7 @@ impl Retried {
                 } else {
                     ingest.0.aliases.insert(&stored);
                 }
-                held.follow(&stored, created.unwrap_or(line));
+                paused.follow(&stored, created.unwrap_or(line));
             }
             Effect::Delete | Effect::Set { .. } | Effect::Unread(_) => return,
         }
@@ -115,8 +115,8 @@ impl Retried {
 
 impl Drop for Retried {
     fn drop(&mut self) {
-        if let Some(Left { held: Some(held), change: Change { effect: Effect::Delete, .. }, .. }) = self.0.take() {
-            held.doubt();
+        if let Some(Left { paused: Some(paused), change: Change { effect: Effect::Delete, .. }, .. }) = self.0.take() {
+            paused.doubt();
         }
     }
 }
@@ -166,7 +166,7 @@ impl Change {
         // After a 404 to its patch, a client posts its event.
         let posts = matches!(effect, Effect::Unread(media) if !apply::is_apply(media));
         let is_elsewhere = posted.as_ref().is_some_and(|posted| {
-            let found = ingest.0.shards.find_named(posted, Lead::Alias).filter(|found| !found.is_gone);
+            let found = ingest.0.shards.find_named(posted, Lookup::Alias).filter(|found| !found.is_gone);
             found.is_some_and(|found| found.name != *name)
         });
         if posted.is_some() && is_repeated || is_elsewhere && !posts {

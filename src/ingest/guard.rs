@@ -25,7 +25,7 @@ use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, Event, ObjectMeta, RareMeta};
 use crate::ledger::RejectReason;
 use crate::server::{Answer, Peer};
-use crate::shard::{Found, Lead};
+use crate::shard::{Found, Lookup};
 use crate::status::Status;
 use crate::upstream::apiserver::is_impersonation;
 
@@ -301,13 +301,13 @@ impl Ingest {
         let (group, namespace, name) = event;
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
         let posted = self.0.aliases.get(namespace, name);
-        let find = |lead| self.0.shards.find_named(posted.as_ref()?, lead).filter(|found| !found.is_gone);
-        let found = find(Lead::Alias);
+        let find = |lookup| self.0.shards.find_named(posted.as_ref()?, lookup).filter(|found| !found.is_gone);
+        let found = find(Lookup::Alias);
         let may_be_combined = found.is_none();
         let mut exists = self.exists(namespace, name, found).await;
         if let Err(Status { code: 404, .. }) = exists
             && may_be_combined
-            && let Some(found) = find(Lead::Unstored)
+            && let Some(found) = find(Lookup::Unstored)
         {
             exists = self.exists(namespace, name, Some(found)).await;
         }

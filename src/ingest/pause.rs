@@ -3,7 +3,7 @@
 use super::{Ingest, QUIET, ack, aliases};
 use crate::event::{ApiGroup, Event};
 use crate::outbox::Line;
-use crate::shard::{Held, Lead};
+use crate::shard::{Lookup, PausedRecord};
 use crate::status::Status;
 
 impl Ingest {
@@ -13,26 +13,31 @@ impl Ingest {
     /// # Errors
     /// 409 if another record has its name upstream, so that it is about to get another name. The upstream's answer if
     /// that cannot be read.
-    pub(super) async fn hold(&self, group: ApiGroup, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
+    pub(super) async fn pause(
+        &self,
+        group: ApiGroup,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<PausedRecord>, Status> {
         let posted = self.0.aliases.get(namespace, name);
-        let of_alias = |lead| posted.as_ref().and_then(|posted| self.0.shards.hold(posted, name, lead));
-        let held = match of_alias(Lead::Alias) {
-            Some(held) => Some(held),
-            None => match self.hold_stored(namespace, name).await {
-                Err(status) if status.code == 404 => of_alias(Lead::Unstored),
-                held => held.or_else(none_if_missing)?,
+        let of_alias = |lookup| posted.as_ref().and_then(|posted| self.0.shards.pause(posted, name, lookup));
+        let paused = match of_alias(Lookup::Alias) {
+            Some(paused) => Some(paused),
+            None => match self.pause_stored(namespace, name).await {
+                Err(status) if status.code == 404 => of_alias(Lookup::Unstored),
+                paused => paused.or_else(none_if_missing)?,
             },
         };
-        let Some(held) = held else { return Ok(None) };
-        held.quiet(QUIET).await;
-        if self.has_its_name(namespace, &held).await? {
-            return Ok(Some(held));
+        let Some(paused) = paused else { return Ok(None) };
+        paused.quiet(QUIET).await;
+        if self.has_its_name(namespace, &paused).await? {
+            return Ok(Some(paused));
         }
-        if !held.is_stored() || held.is_unsettled() {
+        if !paused.is_stored() || paused.is_unsettled() {
             return Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"));
         }
         // It was deleted upstream and owes nothing, so it is not created again. The client's name may be another event's.
-        let other = self.hold_stored(namespace, name).await.or_else(none_if_missing)?;
+        let other = self.pause_stored(namespace, name).await.or_else(none_if_missing)?;
         if let Some(other) = &other {
             other.quiet(QUIET).await;
         }
@@ -41,37 +46,37 @@ impl Ingest {
 
     /// Pauses the record of a client's name after a DELETE that another one has carried out, if the event is gone: the
     /// DELETE may have been a dry run. Finds it by the alias of the name only.
-    pub(super) async fn hold_deleted(&self, group: ApiGroup, namespace: &str, name: &str) -> Option<Held> {
+    pub(super) async fn pause_deleted(&self, group: ApiGroup, namespace: &str, name: &str) -> Option<PausedRecord> {
         self.0.aliases.get(namespace, name)?;
         match self.0.upstream.get(namespace, name).await {
-            Err(status) if status.code == 404 => self.hold(group, namespace, name).await.ok().flatten(),
+            Err(status) if status.code == 404 => self.pause(group, namespace, name).await.ok().flatten(),
             Ok(_) | Err(_) => None,
         }
     }
 
     /// Whether no other writer has an event under the record's name. One may have, if the record is not created yet or
     /// was deleted upstream.
-    pub(super) async fn has_its_name(&self, namespace: &str, held: &Held) -> Result<bool, Status> {
-        if held.is_found_by_name() {
+    pub(super) async fn has_its_name(&self, namespace: &str, paused: &PausedRecord) -> Result<bool, Status> {
+        if paused.is_found_by_name() {
             return Ok(true);
         }
-        match self.0.upstream.get(namespace, &held.name()).await {
-            Ok(stored) => Ok(held.is_of(&stored)),
+        match self.0.upstream.get(namespace, &paused.name()).await {
+            Ok(stored) => Ok(paused.is_of(&stored)),
             Err(status) => none_if_missing(status).map(|_: Option<Event>| true),
         }
     }
 
     /// Pauses the record that the upstream stores under a name, if it is known here: its content identifies it.
-    pub(super) async fn hold_stored(&self, namespace: &str, name: &str) -> Result<Option<Held>, Status> {
+    pub(super) async fn pause_stored(&self, namespace: &str, name: &str) -> Result<Option<PausedRecord>, Status> {
         let stored = self.0.upstream.get(namespace, name).await?;
-        Ok(self.0.shards.hold(&stored, name, Lead::Name))
+        Ok(self.0.shards.pause(&stored, name, Lookup::Name))
     }
 
     /// Handles a change of a client's event `name` without an answer. If the upstream shows the total that the change has
     /// stated, it was carried out, and record and alias continue from there: the total includes occurrences that wait.
     pub(super) async fn doubt(
         &self,
-        held: Held,
+        paused: PausedRecord,
         (namespace, name): (&str, &str),
         stated: Option<i64>,
         status: &Status,
@@ -79,9 +84,9 @@ impl Ingest {
         // With `Retry-After`, the client is to send it again.
         let is_final = status.details.as_ref().is_none_or(|details| details.retry_after_seconds == 0);
         let Some(stated) = stated.filter(|_| is_final && is_in_doubt(status)) else { return };
-        let Ok(found) = self.0.upstream.get(namespace, &held.name()).await else { return };
+        let Ok(found) = self.0.upstream.get(namespace, &paused.name()).await else { return };
         if [aliases::total(&found), aliases::line(&found)].contains(&stated) {
-            held.follow(&found, Line::Stated);
+            paused.follow(&found, Line::Stated);
             self.0.aliases.relabel(namespace, name, &found, Line::Stated);
             ack::followed(self).await;
         }

@@ -10,7 +10,7 @@ use super::websocket::Upgrade;
 use super::{Ingest, options, respond, watch};
 use crate::event::json::EventList;
 use crate::event::{Event, conversion};
-use crate::shard::{Found, Lead};
+use crate::shard::{Found, Lookup};
 use crate::status::Status;
 use crate::upstream::{ListOptions, Version};
 
@@ -33,13 +33,14 @@ impl Ingest {
     /// have the newest state of the record, the state in the outbox is shown.
     pub(super) async fn event_of(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
         let posted = self.0.aliases.get(namespace, name);
-        let find = |lead| posted.as_ref().and_then(|posted| Some((posted, self.0.shards.find_named(posted, lead)?)));
-        let found = find(Lead::Alias);
+        let find =
+            |lookup| posted.as_ref().and_then(|posted| Some((posted, self.0.shards.find_named(posted, lookup)?)));
+        let found = find(Lookup::Alias);
         let may_be_combined = found.is_none();
         let mut event = self.event_of_record((namespace, name), version, found).await;
         if let Err(Status { code: 404, .. }) = event
             && may_be_combined
-            && let Some(found) = find(Lead::Unstored)
+            && let Some(found) = find(Lookup::Unstored)
         {
             event = self.event_of_record((namespace, name), version, Some(found)).await;
         }

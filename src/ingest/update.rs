@@ -16,7 +16,7 @@ use crate::access::Extent;
 use crate::event::json::Decoded;
 use crate::event::{Event, validate};
 use crate::outbox::Line;
-use crate::shard::Held;
+use crate::shard::PausedRecord;
 use crate::status::Status;
 use crate::upstream::{UpdateOptions, Updated};
 
@@ -97,12 +97,12 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
     let setting = {
         let (ingest, group, namespace, name) = (ingest.clone(), *group, namespace.clone(), name.clone());
         async move {
-            let held = ingest.hold(group, &namespace, &name).await?;
-            let stored_name = held.as_ref().map_or_else(|| name.as_str().into(), Held::name);
+            let paused = ingest.pause(group, &namespace, &name).await?;
+            let stored_name = paused.as_ref().map_or_else(|| name.as_str().into(), PausedRecord::name);
             let updated = write(stored_name.clone()).await.map_err(|status| under(&name, &stored_name, status));
             let mut marks = Extensions::new();
-            match (&updated, held) {
-                (Ok(Updated { event, created, .. }), held) if !dry_run => {
+            match (&updated, paused) {
+                (Ok(Updated { event, created, .. }), paused) if !dry_run => {
                     let mut shown = event.clone();
                     shown.metadata.name = name.into();
                     if line == Line::Unstated {
@@ -112,22 +112,24 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
                         // The client's next patches count on from this state.
                         ingest.0.aliases.insert(&shown);
                     }
-                    if let Some(held) = held {
-                        held.follow(event, if *created && line == Line::Stated { Line::Created } else { line });
+                    if let Some(paused) = paused {
+                        paused.follow(event, if *created && line == Line::Stated { Line::Created } else { line });
                         ack::followed(&ingest).await;
                     }
                 }
-                (Err(Status { code: 401 | 403, .. }), Some(held)) if !dry_run => {
+                (Err(Status { code: 401 | 403, .. }), Some(paused)) if !dry_run => {
                     if stored_name == name {
                         let effect = Effect::Set { line, total };
                         let (namespace, name) = (namespace.into(), name.into());
                         let change = forwarded_change::Change { group, namespace, name, effect };
-                        marks.insert(Undone::new(&ingest, Some(held), change));
+                        marks.insert(Undone::new(&ingest, Some(paused), change));
                     } else {
                         marks.insert(Kept);
                     }
                 }
-                (Err(status), Some(held)) if !dry_run => ingest.doubt(held, (&namespace, &name), total, status).await,
+                (Err(status), Some(paused)) if !dry_run => {
+                    ingest.doubt(paused, (&namespace, &name), total, status).await
+                }
                 (Ok(_) | Err(_), _) => {}
             }
             Ok(updated.map_err(|status| Refusal { status, marks }))

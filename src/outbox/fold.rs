@@ -213,7 +213,7 @@ mod tests {
     use crate::correlator::{Field, KeySecret, Policy, Settings};
     use crate::event::Event;
     use crate::outbox::{self, Answer, DIGEST_REASON, Line, LostReason, Request};
-    use crate::shard::{self, Handle, Lead, Shard};
+    use crate::shard::{self, Handle, Lookup, Shard};
 
     /// Fault: after each folded record it waited for one more commit, and was not written before the flood ended.
     #[test]
@@ -317,7 +317,7 @@ mod tests {
             digest.map(|(event, waiting)| (event.clone(), waiting)).unwrap()
         };
         let (digest, waiting) = fold(&mut shard, 0..20);
-        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&digest, &digest.metadata.name, Lookup::Name, now, &policy).unwrap();
         shard.forget_record(&handle, now);
         assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), waiting);
         let (next, waiting) = fold(&mut shard, 20..30);
@@ -341,7 +341,7 @@ mod tests {
         let write = shard.next_write(now).unwrap();
         let Request::Create { event: digest, .. } = write.request else { panic!("{write:?}") };
         assert_eq!(digest.count, 19);
-        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&digest, &digest.metadata.name, Lookup::Name, now, &policy).unwrap();
         shard.forget_record(&handle, now);
         accept(&mut shard, 20..30, now, &policy);
         let now = Now::at(202_000_000_000);
@@ -373,7 +373,7 @@ mod tests {
         let digest = shard.write_all(now).pop().unwrap();
         assert_eq!(digest.count, 19);
         accept(&mut shard, 20..30, now, &policy);
-        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&digest, &digest.metadata.name, Lookup::Name, now, &policy).unwrap();
         (shard, policy, digest, handle)
     }
 
@@ -430,7 +430,7 @@ mod tests {
         let digest = shard.write_all(now).pop().unwrap();
         let changes = shard.take_changes();
         shard.changes_kept(&changes.held, now);
-        let handle = shard.hold(&digest, &digest.metadata.name, Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&digest, &digest.metadata.name, Lookup::Name, now, &policy).unwrap();
         accept(&mut shard, 30..40, now, &policy);
         let is_due = |shard: &Shard| shard.next_wakeup(now.mono).is_some_and(|at| at <= now.mono);
         assert!(shard.next_write(now).is_none() && !is_due(&shard));

@@ -35,7 +35,7 @@ mod tests {
     use crate::clock::Now;
     use crate::correlator::{KeySecret, Policy};
     use crate::outbox::{Answer, Request};
-    use crate::shard::{self, Lead};
+    use crate::shard::{self, Lookup};
 
     /// Fault: the late event restored the deleted record, so the next occurrence had its count.
     #[test]
@@ -51,7 +51,7 @@ mod tests {
             let Request::Create { event: mut stored, .. } = write.request else { unreachable!("it is new") };
             stored.metadata.resource_version = "5".into();
             shard.settle(write.record, Answer::Stored(stored.clone()), now);
-            let handle = shard.hold(&stored, "a", Lead::Name, now, &policy).unwrap();
+            let handle = shard.pause(&stored, "a", Lookup::Name, now, &policy).unwrap();
             shard.forget_record(&handle, now);
             (stored.metadata.resource_version, stored.count) = ("6".into(), 7);
             if is_deletion_seen {

@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::hold::Handle;
+use super::pause::Handle;
 use super::{Mirror, Shard, Shards};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId, Settled};
@@ -430,7 +430,7 @@ mod tests {
         let stored = earlier.write_all(now).remove(0);
         earlier.accept(about("a"), 1, now, &policy).unwrap();
         let name = &stored.metadata.name;
-        let handle = earlier.hold(&stored, name, super::super::Lead::Name, now, &policy).unwrap();
+        let handle = earlier.pause(&stored, name, super::super::Lookup::Name, now, &policy).unwrap();
         earlier.doubt(&handle, now);
         let (_, entry) = earlier.take_changes().records.pop().unwrap();
         later.restore(*entry.unwrap(), now, &policy);

@@ -7,7 +7,7 @@ use std::hash::BuildHasher as _;
 use foldhash::quality::RandomState;
 
 use super::Shard;
-use super::hold::Lead;
+use super::pause::Lookup;
 use super::storms::is_storm;
 use crate::clock::Now;
 use crate::correlator::{Correlation, Correlator, Observation, Policy, Settled, namespace_tag};
@@ -70,7 +70,7 @@ impl Shard {
         }
         self.read_lines(event);
         let count = outbox::count(event);
-        if let Some(handle) = self.locate(event, &event.metadata.name, Lead::Name, now, policy) {
+        if let Some(handle) = self.locate(event, &event.metadata.name, Lookup::Name, now, policy) {
             if self.outbox.arrive(handle.record) {
                 self.settle(handle.record, Answer::Stored(Box::new(event.clone())), now);
                 // Its next write may be due.
@@ -125,7 +125,7 @@ impl Shard {
 
     /// Applies the deletion of `event` from the upstream.
     pub fn apply_deletion(&mut self, event: &Event, now: Now, policy: &Policy) {
-        let handle = self.locate(event, &event.metadata.name, Lead::Name, now, policy);
+        let handle = self.locate(event, &event.metadata.name, Lookup::Name, now, policy);
         let Some(handle) = handle else { return self.end_deletion(event) };
         let version = &event.metadata.resource_version;
         let learned = self.outbox.apply_deletion(handle.record, version, now);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::hold::{Handle, Held, Lead};
+use super::pause::{Handle, Lookup, PausedRecord};
 use super::{Shard, Shards};
 use crate::clock::Now;
 use crate::correlator::Policy;
@@ -14,9 +14,9 @@ fn full_name(event: &Event) -> (&str, &str) {
 }
 
 impl Shard {
-    /// Pauses the record of each event, as [`pause`](Self::hold) does by the event's own name.
-    fn hold_listed(&mut self, events: &[&Event], now: Now, policy: &Policy) -> Vec<Option<Handle>> {
-        let known = |event: &&Event| self.locate(event, &event.metadata.name, Lead::Name, now, policy);
+    /// Pauses the record of each event, as [`pause`](Self::pause) does by the event's own name.
+    fn pause_listed(&mut self, events: &[&Event], now: Now, policy: &Policy) -> Vec<Option<Handle>> {
+        let known = |event: &&Event| self.locate(event, &event.metadata.name, Lookup::Name, now, policy);
         let mut handles: Vec<Option<Handle>> = events.iter().map(known).collect();
         let unknown = events.iter().zip(0..).filter(|(_, place)| handles[*place].is_none());
         let unknown: HashMap<_, usize> = unknown.map(|(event, place)| (full_name(event), place)).collect();
@@ -34,21 +34,22 @@ impl Shard {
 }
 
 impl Shards {
-    /// Pauses the record of each event, as [`pause`](Self::hold) does by the event's own name.
+    /// Pauses the record of each event, as [`pause`](Self::pause) does by the event's own name.
     #[must_use]
-    pub fn hold_listed(&self, events: &[Event]) -> Vec<Option<Held>> {
+    pub fn pause_listed(&self, events: &[Event]) -> Vec<Option<PausedRecord>> {
         let policy = self.policy();
-        let mut held: Vec<Option<Held>> = events.iter().map(|_| None).collect();
+        let mut held: Vec<Option<PausedRecord>> = events.iter().map(|_| None).collect();
         let mut of_shards = vec![Vec::new(); self.count()];
         for (place, event) in events.iter().enumerate() {
             of_shards[self.shard_of(event)].push(place);
         }
         for (index, places) in of_shards.iter().enumerate().filter(|(_, places)| !places.is_empty()) {
             let here: Vec<&Event> = places.iter().map(|place| &events[*place]).collect();
-            let handles = self.with(index, |shard, now| shard.hold_listed(&here, now, &policy));
+            let handles = self.with(index, |shard, now| shard.pause_listed(&here, now, &policy));
             for (handle, place) in handles.into_iter().zip(places) {
                 let event = &events[*place];
-                held[*place] = handle.map(|handle| self.held((index, handle), event, &event.metadata.name, Lead::Name));
+                held[*place] =
+                    handle.map(|handle| self.held((index, handle), event, &event.metadata.name, Lookup::Name));
             }
         }
         held
@@ -77,10 +78,10 @@ mod tests {
         for number in [0, 1] {
             shards.accept(event(number), 1).unwrap();
         }
-        let held = shards.hold_listed(&[event(0), event(1), event(2)]);
+        let held = shards.pause_listed(&[event(0), event(1), event(2)]);
         let names = held.iter().map(|held| held.as_ref().map(|held| held.name().to_string()));
         assert_eq!(names.collect::<Vec<_>>(), [Some("n0".to_owned()), Some("n1".to_owned()), None]);
-        held.into_iter().flatten().for_each(Held::forget);
+        held.into_iter().flatten().for_each(PausedRecord::forget);
         assert!(!shards.owe());
     }
 }

@@ -5,14 +5,14 @@
 //! [`Shard::next_write`] and [`Shard::settle`]. `replay` and the property tests drive the same value through simulated
 //! weeks.
 
-mod carry;
+mod admission;
 mod deleted;
 mod explain;
 mod history;
-mod hold;
+mod pause;
 #[cfg(test)]
-mod hold_tests;
-mod keep;
+mod pause_tests;
+mod persistence;
 mod lines;
 mod listed;
 mod metrics;
@@ -21,18 +21,18 @@ mod prepared;
 mod settings;
 mod sizes;
 mod storms;
-mod table;
+mod shards;
 mod view;
 
-pub use carry::{Unable, Writer};
+pub use admission::{Unable, Writer};
 pub use history::Listed;
-pub use hold::{Handle, Held, Lead};
 pub use metrics::Metrics;
 pub use mirror::{Mirror, Shown};
+pub use pause::{Handle, Lookup, PausedRecord};
 pub use settings::Settings;
+pub use shards::{Shards, Waiting};
 pub use sizes::Sizes;
 pub use storms::Storms;
-pub use table::{Shards, Waiting};
 pub use view::{Noisiest, Row};
 
 pub use crate::outbox::TicketOutcome;

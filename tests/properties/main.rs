@@ -16,7 +16,7 @@ use eventweir::clock::{Mono, Now};
 use eventweir::correlator::{KeySecret, Policy, Settings, Suppression};
 use eventweir::event::{Event, Time};
 use eventweir::outbox::{Answer, Applied, DIGEST_REASON, Fault, LostReason, Refusal, Request, Retry, Write};
-use eventweir::shard::{self, Lead, Outcome, Shard};
+use eventweir::shard::{self, Lookup, Outcome, Shard};
 use eventweir::status::Status;
 use proptest::prelude::*;
 
@@ -225,7 +225,7 @@ impl World {
             .collect();
         let Some((name, event)) = seen.into_iter().nth(usize::from(choice)) else { return };
         let (now, policy) = (self.now(), self.policy.clone());
-        let handle = self.shard.hold(&event, &name, Lead::Name, now, &policy);
+        let handle = self.shard.pause(&event, &name, Lookup::Name, now, &policy);
         self.deliver(); // a paused record is not written
         let stored = self.stored.remove(&name);
         self.deleted_shown += stored.map_or(0, |event| u64::try_from(event.count).unwrap());

@@ -8,7 +8,7 @@ use crate::event::{ApiGroup, Event, validate};
 use crate::ingest::rejection::{as_asked, under};
 use crate::ingest::{Ingest, ack, aliases};
 use crate::outbox::Line;
-use crate::shard::Lead;
+use crate::shard::Lookup;
 use crate::status::Status;
 use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
 
@@ -39,14 +39,14 @@ async fn on_record(
 ) -> Result<Patched, Status> {
     let (upstream, shards) = (&ingest.0.upstream, &ingest.0.shards);
     let posted = ingest.0.aliases.get(namespace, name);
-    let found = posted.as_ref().filter(|_| options.dry_run).and_then(|posted| shards.find_named(posted, Lead::Alias));
-    let held = if options.dry_run { None } else { ingest.hold(options.writer.group, namespace, name).await? };
+    let found = posted.as_ref().filter(|_| options.dry_run).and_then(|posted| shards.find_named(posted, Lookup::Alias));
+    let paused = if options.dry_run { None } else { ingest.pause(options.writer.group, namespace, name).await? };
     // Not yet created upstream. A client can patch an event whose create was answered with 201.
     let unstored = |status: Status| {
-        let unstored = posted.as_ref().and_then(|posted| shards.find_named(posted, Lead::Unstored));
+        let unstored = posted.as_ref().and_then(|posted| shards.find_named(posted, Lookup::Unstored));
         unstored.and_then(|found| found.unsettled).ok_or(status)
     };
-    let Some(held) = held else {
+    let Some(paused) = paused else {
         let stored_name = found.map_or_else(|| name.into(), |found| found.name);
         let patch = renamed(patch, name, &stored_name);
         let patched = match upstream.patch(namespace, &stored_name, &patch, options).await {
@@ -57,7 +57,7 @@ async fn on_record(
         };
         return patched.map_err(|status| under(name, &stored_name, status));
     };
-    let stored_name = held.name();
+    let stored_name = paused.name();
     let patch = renamed(patch, name, &stored_name);
     let mut owed_total = None;
     let (patched, line) = match upstream.patch(namespace, &stored_name, &patch, options).await {
@@ -70,12 +70,12 @@ async fn on_record(
     };
     let patched = match patched {
         Err(status) => {
-            ingest.doubt(held, (namespace, name), total.or(owed_total), &status).await;
+            ingest.doubt(paused, (namespace, name), total.or(owed_total), &status).await;
             return Err(under(name, &stored_name, status));
         }
         Ok(patched) => patched,
     };
-    held.follow(&patched.event, line);
+    paused.follow(&patched.event, line);
     ack::followed(ingest).await;
     Ok(patched)
 }

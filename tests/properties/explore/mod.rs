@@ -18,7 +18,7 @@ use eventweir::clock::Mono;
 use eventweir::correlator::Settings;
 use eventweir::event::Event;
 use eventweir::outbox::{Answer, Applied, Fault, LostReason, Request, Retry, Write};
-use eventweir::shard::{self, Lead};
+use eventweir::shard::{self, Lookup};
 use eventweir::upstream::DeleteOptions;
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
@@ -401,7 +401,7 @@ impl<'s> Sim<'s> {
         let (now, policy) = (self.cluster.now(), policy(self.scope.settings.clone()));
         let event = self.scope.script[0].1.clone();
         let shard = &mut self.cluster.processes[who].shards[0];
-        let Some(handle) = shard.hold(&event, &event.metadata.name, Lead::Alias, now, &policy) else { return };
+        let Some(handle) = shard.pause(&event, &event.metadata.name, Lookup::Alias, now, &policy) else { return };
         let _gone = self.cluster.store.delete("default", &handle.name, &DeleteOptions::default(), now);
         let shard = &mut self.cluster.processes[who].shards[0];
         if is_answered {

@@ -18,7 +18,7 @@ use crate::outbox::{
 
 /// How a name refers to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lead {
+pub enum Lookup {
     /// The client's name for its event: the record that counts the event, whatever that record's name is.
     Alias,
     /// The same name, after the upstream has answered that it has no event of it: also the combined record that may
@@ -49,19 +49,19 @@ const LOOK: Duration = Duration::from_millis(5);
 impl Shard {
     /// Pauses the record that `name` refers to, for an event of this content. Nothing of the record is sent until
     /// [`release`](Self::release), [`forget_record`](Self::forget_record) or [`follow`](Self::follow).
-    pub fn hold(&mut self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
-        let handle = self.locate(event, name, lead, now, policy);
+    pub fn pause(&mut self, event: &Event, name: &str, lookup: Lookup, now: Now, policy: &Policy) -> Option<Handle> {
+        let handle = self.locate(event, name, lookup, now, policy);
         let unknown = || {
             let mut named = self.outbox.named(&event.metadata.namespace, name);
-            let record = named.find(|record| match lead {
+            let record = named.find(|record| match lookup {
                 // The upstream's event is not of a record that only asks for its name.
-                Lead::Name => self.outbox.is_of(*record, event, now) == Some(true),
+                Lookup::Name => self.outbox.is_of(*record, event, now) == Some(true),
                 // A record that its correlator knows is another event's.
-                Lead::Alias | Lead::Unstored => !self.is_correlated(*record, now, policy),
+                Lookup::Alias | Lookup::Unstored => !self.is_correlated(*record, now, policy),
             })?;
             self.handle_of(record, event, name)
         };
-        let handle = handle.or_else(|| if lead == Lead::Alias { None } else { unknown() })?;
+        let handle = handle.or_else(|| if lookup == Lookup::Alias { None } else { unknown() })?;
         self.outbox.pause(handle.record);
         Some(handle)
     }
@@ -70,7 +70,7 @@ impl Shard {
     /// that its content does not lead to the record, or have given the name of the deleted record to another event. `None`
     /// if nothing shows it.
     fn is_of(&self, record: RecordId, name: &str, found: &Event, now: Now, policy: &Policy) -> Option<bool> {
-        if self.locate(found, name, Lead::Name, now, policy).is_some_and(|led| led.record == record) {
+        if self.locate(found, name, Lookup::Name, now, policy).is_some_and(|led| led.record == record) {
             return Some(true);
         }
         let by_tag = || outbox::has_any_tag(found).then(|| self.outbox.tag_count(record, found).is_some());
@@ -80,7 +80,7 @@ impl Shard {
     /// Whether the correlator of a record knows it.
     fn is_correlated(&self, record: RecordId, now: Now, policy: &Policy) -> bool {
         let Some(RecordView { event, .. }) = self.outbox.view(record) else { return false };
-        let known = self.locate(event, &event.metadata.name, Lead::Name, now, policy);
+        let known = self.locate(event, &event.metadata.name, Lookup::Name, now, policy);
         known.is_some_and(|known| known.record == record)
     }
 
@@ -93,17 +93,24 @@ impl Shard {
         Some(Handle { source, key: None, record, object, name: name.into(), stored })
     }
 
-    pub(super) fn locate(&self, event: &Event, name: &str, lead: Lead, now: Now, policy: &Policy) -> Option<Handle> {
+    pub(super) fn locate(
+        &self,
+        event: &Event,
+        name: &str,
+        lookup: Lookup,
+        now: Now,
+        policy: &Policy,
+    ) -> Option<Handle> {
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         // A digest or storm record has no key in a correlator, but a copy that a client has posted has one.
-        if lead == Lead::Name
+        if lookup == Lookup::Name
             && (event.reason == DIGEST_REASON || is_storm(event))
             && let Some(record) = self.outbox.digest(event, name)
         {
             let name = name.into();
             return Some(Handle { source, key: None, record, object, name, stored: true });
         }
-        let (key, observation, seen) = self.resolve(event, name, lead, now, policy)?;
+        let (key, observation, seen) = self.resolve(event, name, lookup, now, policy)?;
         let (record, key) = (observation.record, Some(key));
         let (name, stored) = seen
             .map_or((&observation.name, observation.stored), |seen| (&seen.event.metadata.name, seen.shown.is_some()));
@@ -115,7 +122,7 @@ impl Shard {
         &self,
         event: &Event,
         name: &str,
-        lead: Lead,
+        lookup: Lookup,
         now: Now,
         policy: &Policy,
     ) -> Option<(Key, &Observation, Option<RecordView<'_>>)> {
@@ -127,10 +134,10 @@ impl Shard {
             if seen.map_or(&observation.name, |seen| &seen.event.metadata.name) == name {
                 return Some(found);
             }
-            let leads = match lead {
-                Lead::Name => false,
-                Lead::Alias => counts == Counts::Yes,
-                Lead::Unstored => counts != Counts::No,
+            let leads = match lookup {
+                Lookup::Name => false,
+                Lookup::Alias => counts == Counts::Yes,
+                Lookup::Unstored => counts != Counts::No,
             };
             if leads {
                 routed.get_or_insert(found);
@@ -140,8 +147,8 @@ impl Shard {
     }
 
     /// Returns the record that the client's name of `event` refers to.
-    fn find_named(&self, event: &Event, lead: Lead, now: Now, policy: &Policy) -> Option<Found> {
-        let (_, observation, _) = self.resolve(event, &event.metadata.name, lead, now, policy)?;
+    fn find_named(&self, event: &Event, lookup: Lookup, now: Now, policy: &Policy) -> Option<Found> {
+        let (_, observation, _) = self.resolve(event, &event.metadata.name, lookup, now, policy)?;
         Some(self.found(observation))
     }
 
@@ -211,39 +218,45 @@ impl Shard {
 
 /// A paused record; dropping this resumes it.
 #[derive(Debug)]
-pub struct Held {
+pub struct PausedRecord {
     shards: Shards,
     shard: usize,
     handle: Handle,
     /// Whether the pause has ended, because the record was forgotten or follows the client's change.
     has_ended: bool,
     /// How it was found.
-    lead: Lead,
+    lookup: Lookup,
     /// The client's line under the requested name.
     line: Key,
 }
 
 impl Shards {
-    /// Pauses the record that `name` refers to; see [`Shard::hold`].
+    /// Pauses the record that `name` refers to; see [`Shard::pause`].
     #[must_use]
-    pub fn hold(&self, event: &Event, name: &str, lead: Lead) -> Option<Held> {
+    pub fn pause(&self, event: &Event, name: &str, lookup: Lookup) -> Option<PausedRecord> {
         let policy = self.policy();
         let shard = self.shard_of(event);
-        let handle = self.with(shard, |shard, now| shard.hold(event, name, lead, now, &policy))?;
-        Some(self.held((shard, handle), event, name, lead))
+        let handle = self.with(shard, |shard, now| shard.pause(event, name, lookup, now, &policy))?;
+        Some(self.held((shard, handle), event, name, lookup))
     }
 
-    pub(super) fn held(&self, (shard, handle): (usize, Handle), event: &Event, name: &str, lead: Lead) -> Held {
+    pub(super) fn held(
+        &self,
+        (shard, handle): (usize, Handle),
+        event: &Event,
+        name: &str,
+        lookup: Lookup,
+    ) -> PausedRecord {
         let secret = self.0.secret;
         let line = secret.line(secret.source(event), &event.metadata.namespace, name, line_checksum(event));
-        Held { shards: self.clone(), shard, handle, has_ended: false, lead, line }
+        PausedRecord { shards: self.clone(), shard, handle, has_ended: false, lookup, line }
     }
 
     /// Returns the record that a client's name refers to, for the event that the client was shown under it: as
-    /// [`pause`](Self::hold) finds it, if its correlator knows it.
-    pub fn find_named(&self, posted: &Event, lead: Lead) -> Option<Found> {
+    /// [`pause`](Self::pause) finds it, if its correlator knows it.
+    pub fn find_named(&self, posted: &Event, lookup: Lookup) -> Option<Found> {
         let policy = self.policy();
-        self.look(self.shard_of(posted), |shard| shard.find_named(posted, lead, self.clock().now(), &policy))
+        self.look(self.shard_of(posted), |shard| shard.find_named(posted, lookup, self.clock().now(), &policy))
     }
 
     /// Whether `stored`, the upstream's event of the name of the record that `posted` has led to, is of the record.
@@ -254,7 +267,7 @@ impl Shards {
     }
 }
 
-impl Held {
+impl PausedRecord {
     /// The record's name upstream.
     pub fn name(&self) -> SmolStr {
         self.handle.name.clone()
@@ -267,7 +280,7 @@ impl Held {
 
     /// Whether the upstream's event has led to the record, so that it has its name.
     pub fn is_found_by_name(&self) -> bool {
-        self.lead == Lead::Name
+        self.lookup == Lookup::Name
     }
 
     /// Whether the record has occurrences that wait, or a write in doubt.
@@ -335,7 +348,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for PausedRecord {
     fn drop(&mut self) {
         if !self.has_ended {
             let news = self.shards.with(self.shard, |shard, now| {
@@ -389,7 +402,7 @@ mod tests {
     #[test]
     fn a_held_record_sends_nothing_and_goes_on_when_released() {
         let (mut shard, policy, now, write) = in_flight();
-        let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
+        let handle = shard.pause(&event("a"), "a", Lookup::Alias, now, &policy).unwrap();
         assert!(shard.outbox.is_in_flight(handle.record));
         shard.settle(write.record, stored(write.request), now);
         assert!(!shard.outbox.is_in_flight(handle.record));
@@ -415,8 +428,8 @@ mod tests {
         shard.accept(event("a"), 1, now, &policy).unwrap();
         shard.accept(combined.clone(), 1, now, &policy).unwrap();
         let leads = |event: &Event, now| {
-            let is_led = |lead| shard.locate(event, &event.metadata.name, lead, now, &policy).is_some();
-            [Lead::Alias, Lead::Unstored, Lead::Name].map(is_led)
+            let is_led = |lookup| shard.locate(event, &event.metadata.name, lookup, now, &policy).is_some();
+            [Lookup::Alias, Lookup::Unstored, Lookup::Name].map(is_led)
         };
         assert_eq!((leads(&event("a"), now), leads(&combined, now)), ([false; 3], [true, true, false]));
         // What came in an earlier window may be either.
@@ -439,7 +452,7 @@ mod tests {
         for number in 0..4 {
             shard.accept(numbered(number), 1, now, &policy).unwrap();
         }
-        let handle = shard.hold(&numbered(3), "n3", Lead::Alias, now, &policy).unwrap();
+        let handle = shard.pause(&numbered(3), "n3", Lookup::Alias, now, &policy).unwrap();
         shard.accept(numbered(4), 1, now, &policy).unwrap();
         assert_eq!(shard.sizes().records, 5);
         shard.release(&handle, now);
@@ -452,8 +465,8 @@ mod tests {
         let (mut shard, policy) = setup();
         let now = Now::at(1_000_000_000);
         shard.accept(event("a"), 1, now, &policy).unwrap();
-        let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
-        shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&event("a"), "a", Lookup::Alias, now, &policy).unwrap();
+        shard.pause(&event("a"), "a", Lookup::Name, now, &policy).unwrap();
         shard.release(&handle, now);
         assert_eq!(shard.next_write(now), None);
         shard.release(&handle, now);
@@ -465,8 +478,8 @@ mod tests {
         let (mut shard, policy, now, write) = in_flight();
         shard.accept(event("b"), 2, now, &policy).unwrap();
         // Two clients delete it at once; the first answer forgets it.
-        let handle = shard.hold(&event("b"), "b", Lead::Alias, now, &policy).unwrap();
-        let second = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&event("b"), "b", Lookup::Alias, now, &policy).unwrap();
+        let second = shard.pause(&event("a"), "a", Lookup::Name, now, &policy).unwrap();
         assert_eq!(handle, second);
         shard.forget_record(&handle, now);
         shard.release(&second, now);
@@ -486,7 +499,7 @@ mod tests {
         let (mut shard, policy, now, write) = in_flight();
         shard.settle(write.record, stored(write.request), now);
         shard.accept(event("b"), 2, now, &policy).unwrap();
-        let handle = shard.hold(&event("a"), "a", Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&event("a"), "a", Lookup::Name, now, &policy).unwrap();
         shard.follow(&handle, &Event { count: 10, message: "theirs".into(), ..event("a") }, Line::Unstated, now);
         shard.accept(event("c"), 1, now, &policy).unwrap();
         assert_eq!(shard.pending().map(|(event, _)| event.count).max(), Some(13));
@@ -504,7 +517,7 @@ mod tests {
         shard.identify("me");
         shard.accept(event("a"), 1, now, &policy).unwrap();
         let (stored, before) = (shard.pending().next().unwrap().0.clone(), shard.sizes().bytes);
-        let handle = shard.hold(&stored, "a", Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&stored, "a", Lookup::Name, now, &policy).unwrap();
         shard.follow(&handle, &stored, Line::Unstated, now);
         assert_eq!(shard.sizes().bytes, before);
     }
@@ -515,7 +528,7 @@ mod tests {
         let shards = Shards::of(1, Policy::default(), Clock::manual(1_000_000_000));
         let mut lines = shards.tap().read(crate::explain::Selector::default());
         let mut next = || lines.try_recv().map(|line| (line.verdict, line.why, line.occurrences)).ok();
-        let hold = || shards.hold(&event("a"), "a", Lead::Alias).unwrap();
+        let hold = || shards.pause(&event("a"), "a", Lookup::Alias).unwrap();
         shards.accept(event("a"), 2).unwrap();
         hold().forget();
         assert_eq!([next(), next()], [Some(("lost", "deleted", 2)), None]);
@@ -540,7 +553,7 @@ mod tests {
             shards.accept(event("a"), 1).unwrap();
             let mut put = shards.with(0, |shard, _| shard.write_all(now)).pop().unwrap();
             shards.accept(event("a"), 4).unwrap();
-            let held = shards.hold(&put, "a", Lead::Name).unwrap();
+            let held = shards.pause(&put, "a", Lookup::Name).unwrap();
             (put.count, put.metadata.resource_version) = (stated, "6".into());
             shards.apply_watch(&put);
             if is_followed {
@@ -563,7 +576,7 @@ mod tests {
         let (mut shard, policy, now, write) = in_flight();
         let later = Retry { fault: Fault::Overloaded, applied: Applied::No, after: None };
         shard.settle(write.record, Answer::Retry(later), now);
-        let handle = shard.hold(&event("a"), "a", Lead::Alias, now, &policy).unwrap();
+        let handle = shard.pause(&event("a"), "a", Lookup::Alias, now, &policy).unwrap();
         let mut stored = event("a");
         stored.metadata.resource_version = "7".into();
         shard.follow(&handle, &stored, Line::Created, now);
@@ -582,7 +595,7 @@ mod tests {
         assert_eq!(shard.next_write(now), None);
         let mut labelled = event("a");
         labelled.metadata.resource_version = "7".into();
-        let handle = shard.hold(&labelled, "a", Lead::Name, now, &policy).unwrap();
+        let handle = shard.pause(&labelled, "a", Lookup::Name, now, &policy).unwrap();
         shard.follow(&handle, &labelled, Line::Unstated, now);
         labelled.metadata.resource_version = "8".into();
         shard.apply_deletion(&labelled, now, &policy);

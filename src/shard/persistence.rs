@@ -136,7 +136,7 @@ mod tests {
     use crate::correlator::{Key, KeySecret};
     use crate::event::{Event, RareMeta};
     use crate::outbox::{Answer, Applied, DIGEST_REASON, Fault, Occurrences, Request, Retry, STORM_MARK, WrittenAs};
-    use crate::shard::{self, Lead};
+    use crate::shard::{self, Lookup};
 
     fn stored(version: &str, count: i32) -> Event {
         let mut event = Event { count, reason: "BackOff".into(), ..Event::default() };
@@ -212,12 +212,12 @@ mod tests {
             let (shards, entry) = owing(Kind::Storm, source, KeySecret(1, 2));
             let event = entry.event.clone();
             shards.restore(entry);
-            assert!(shards.hold(&event, "a", Lead::Name).is_some(), "{source}");
+            assert!(shards.pause(&event, "a", Lookup::Name).is_some(), "{source}");
             // The spool has the keys of another secret.
             let (shards, entry) = owing(Kind::Digest, source, KeySecret(3, 4));
             let event = entry.event.clone();
             shards.restore(shards.rekeyed(entry));
-            assert!(shards.hold(&event, "a", Lead::Name).is_some(), "{source}");
+            assert!(shards.pause(&event, "a", Lookup::Name).is_some(), "{source}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::{Lead, Shard, Shards};
+use super::{Lookup, Shard, Shards};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, KeySecret, Policy, Settings, Suppression};
 use crate::event::Event;
@@ -28,7 +28,7 @@ fn a_record_whose_key_was_evicted_is_found_by_its_name() {
     let stored = shard.write_all(now).pop().unwrap();
     shard.accept(event("a"), 1, now, &policy).unwrap();
     shard.accept(Event { message: "other".into(), ..event("b") }, 1, now, &policy).unwrap();
-    let handle = shard.hold(&stored, "a", Lead::Name, now, &policy).unwrap();
+    let handle = shard.pause(&stored, "a", Lookup::Name, now, &policy).unwrap();
     assert!(handle.stored);
     shard.forget_record(&handle, now);
     let written = shard.write_all(Now::at(3_600_000_000_000));
@@ -46,8 +46,8 @@ fn a_waiting_event_without_a_key_is_found_once_the_upstream_has_none_of_its_name
         let (mut shard, policy, now) = (shard(), Policy::from(settings), Now::at(1_000_000_000));
         shard.accept(event("a"), 1, now, &policy).unwrap();
         shard.accept(Event { reason: "Other".into(), ..event("b") }, 1, now, &policy).unwrap();
-        assert_eq!(shard.hold(&event("a"), "a", Lead::Alias, now, &policy), None);
-        let handle = shard.hold(&event("a"), "a", Lead::Unstored, now, &policy).unwrap();
+        assert_eq!(shard.pause(&event("a"), "a", Lookup::Alias, now, &policy), None);
+        let handle = shard.pause(&event("a"), "a", Lookup::Unstored, now, &policy).unwrap();
         shard.forget_record(&handle, now);
         let written = shard.write_all(now);
         assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
@@ -60,7 +60,7 @@ fn a_waiting_event_without_a_key_is_found_once_the_upstream_has_none_of_its_name
 fn what_a_client_has_written_itself_counts_on_after_its_event_is_gone() {
     let (mut shard, policy, now) = (shard(), Policy::default(), Now::at(1_000_000_000));
     shard.accept(event("a"), 1, now, &policy).unwrap();
-    let handle = shard.hold(&event("a"), "a", Lead::Unstored, now, &policy).unwrap();
+    let handle = shard.pause(&event("a"), "a", Lookup::Unstored, now, &policy).unwrap();
     let mut stored = event("a");
     stored.metadata.resource_version = "5".into();
     shard.follow(&handle, &stored, Line::Created, now);
@@ -91,7 +91,7 @@ fn a_combined_record_is_found_by_its_stored_event() {
     shard.apply_watch(&stored, now, &policy);
     assert_eq!(shard.sizes().tracked_keys, before);
     accept(&mut shard);
-    let handle = shard.hold(&stored, &stored.metadata.name, Lead::Name, now, &policy).unwrap();
+    let handle = shard.pause(&stored, &stored.metadata.name, Lookup::Name, now, &policy).unwrap();
     assert_eq!(shard.next_write(later), None);
     shard.forget_record(&handle, later);
     accept(&mut shard);
@@ -104,7 +104,7 @@ fn a_combined_record_is_found_by_its_stored_event() {
 fn what_was_admitted_arrives_during_a_delete_without_an_answer() {
     let shards = Shards::of(1, Policy::default(), Clock::manual(1_000_000_000));
     shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1), "").unwrap();
-    let held = shards.hold(&event("a"), "a", Lead::Alias).unwrap();
+    let held = shards.pause(&event("a"), "a", Lookup::Alias).unwrap();
     let mut stored = event("a");
     stored.metadata.resource_version = "7".into();
     shards.apply_watch(&stored);
@@ -128,7 +128,7 @@ fn a_copy_of_a_storm_record_or_digest_that_a_client_posts_is_found() {
         }
         let name = copy.metadata.name.clone();
         shards.accept(copy.clone(), 1).unwrap();
-        assert!(shards.hold(&copy, &name, Lead::Alias).is_some(), "{number}");
+        assert!(shards.pause(&copy, &name, Lookup::Alias).is_some(), "{number}");
         let written = (0..8).find_map(|index| shards.with(index, Shard::write_all).pop());
         let mut stored = Event { metadata: written.unwrap().metadata, ..copy.clone() };
         stored.metadata.resource_version = "5".into();
@@ -137,7 +137,7 @@ fn a_copy_of_a_storm_record_or_digest_that_a_client_posts_is_found() {
         for index in 0..8 {
             shards.with(index, |shard, now| assert_eq!(shard.next_write(now), None));
         }
-        assert_eq!(shards.hold(&stored, &name, Lead::Name).unwrap().name(), name);
+        assert_eq!(shards.pause(&stored, &name, Lookup::Name).unwrap().name(), name);
         shards.apply_deletion(&stored);
         assert!(shards.find(&copy).unwrap().is_gone, "{number}");
     }

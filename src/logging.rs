@@ -25,7 +25,7 @@ pub struct Handle(reload::Handle<EnvFilter, Registry>, #[expect(dead_code, reaso
 struct Output {
     left_out: Arc<OnceLock<ErrorCounter>>,
     /// Left-out lines that the log has reported.
-    told: usize,
+    reported: usize,
 }
 
 /// Starts the log. Call it once.
@@ -85,7 +85,7 @@ impl Output {
     /// Starts the thread.
     fn start() -> (NonBlocking, WorkerGuard) {
         let left_out = Arc::default();
-        let output = Self { left_out: Arc::clone(&left_out), told: 0 };
+        let output = Self { left_out: Arc::clone(&left_out), reported: 0 };
         let builder = NonBlockingBuilder::default().buffered_lines_limit(LINES).thread_name("log");
         let (lines, guard) = builder.finish(output);
         left_out.get_or_init(|| lines.error_counter());
@@ -97,9 +97,12 @@ impl Write for Output {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let written = io::stderr().write(line);
         let left_out = self.left_out.get().map_or(0, ErrorCounter::dropped_lines);
-        if left_out > self.told {
-            tracing::warn!(lines = left_out - self.told, "lines of the log were left out; standard error was not read");
-            self.told = left_out;
+        if left_out > self.reported {
+            tracing::warn!(
+                lines = left_out - self.reported,
+                "lines of the log were left out; standard error was not read"
+            );
+            self.reported = left_out;
         }
         written
     }

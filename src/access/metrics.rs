@@ -5,8 +5,8 @@ use std::time::Duration;
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry};
 
 use super::Review;
+use super::fair_queue::Gauges;
 use super::limits::Kind;
-use super::turns::Gauges;
 use crate::metrics::{Registrar, value};
 
 labelled! {

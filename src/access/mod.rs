@@ -17,7 +17,7 @@ mod limits;
 mod metrics;
 mod policy;
 mod reviews;
-mod turns;
+mod fair_queue;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -37,12 +37,12 @@ pub use binding::Binding;
 pub(crate) use binding::SERVICE_ACCOUNT;
 pub use caller::Caller;
 pub(crate) use caller::{AUTHENTICATED, JWT, bearer, is_garbled};
+pub(crate) use fair_queue::FairQueue;
+pub use fair_queue::{Fairness, Turn};
 pub use limits::{Kind, Limit};
 pub use metrics::Metrics;
 pub use policy::{Effect, Rule, VERBS};
 pub use reviews::Review;
-pub(crate) use turns::Turns;
-pub use turns::{Fairness, Turn};
 
 pub(crate) use binding::{Extent, check_operations, check_removals};
 pub(crate) use cache::lru;
@@ -202,7 +202,7 @@ struct Inner {
     live: ArcSwap<Live>,
     tokens: Arc<Answers<Option<Arc<Caller>>>>,
     decisions: Arc<Answers<Decision>>,
-    turns: Turns,
+    turns: FairQueue,
     ask: Ask,
     clock: Clock,
     secret: KeySecret,
@@ -220,7 +220,7 @@ struct Live {
 impl Access {
     /// Creates the state for these settings.
     pub fn new(settings: Settings, ask: Ask, clock: Clock, secret: KeySecret, metrics: Metrics) -> Self {
-        let turns = Turns::new(settings.fairness, metrics.gauges());
+        let turns = FairQueue::new(settings.fairness, metrics.gauges());
         let limits = Arc::new(Limits::new(settings.limits.clone(), clock.clone()));
         Self(Arc::new(Inner {
             live: ArcSwap::from_pointee(Live { settings, limits }),

@@ -248,7 +248,7 @@ impl App {
         Registrar(&self.registry).register(ingest.aliases_gauge());
         let limits = server::Settings {
             max_connections: config.ingest.max_connections.get(),
-            beyond: server::Beyond::Waits,
+            beyond: server::OverLimit::Waits,
             streams: STREAMS,
             client_timeout: config.ingest.request_timeout,
             close_timeout: CLOSE_TIMEOUT,
@@ -316,7 +316,7 @@ impl App {
             tls: self.secured.admin.clone(),
             settings: server::Settings {
                 max_connections: ADMIN_CONNECTIONS,
-                beyond: server::Beyond::EndsOldest,
+                beyond: server::OverLimit::EndsOldest,
                 streams: ADMIN_STREAMS,
                 ..limits.clone()
             },

@@ -3,7 +3,7 @@
 mod demo;
 mod in_cluster;
 mod keys;
-mod look;
+mod explain;
 mod observe;
 mod remote;
 mod replay;
@@ -24,7 +24,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 
 pub use demo::demo;
-pub use look::{explain, tap};
+pub use explain::{explain, tap};
 pub use observe::observe;
 pub use replay::replay;
 pub use serve::serve;

@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use unicode_width::UnicodeWidthChar as _;
 
+use super::explain::{WIDTH, explained, print_tap};
 use super::keys::{Key, Keys, size};
-use super::look::{WIDTH, explained, print_tap};
 use super::remote::Server;
 use super::report::thousands;
 use super::{Error, print, print_document, printable, table, write};

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::negotiate::AnswerFormat;
 use super::{Ingest, respond};
-use crate::access::{Access, Fairness, Turn, Turns};
+use crate::access::{Access, FairQueue, Fairness, Turn};
 use crate::event::json::EventList;
 use crate::status::Status;
 
@@ -73,9 +73,9 @@ impl Ingest {
 }
 
 /// Creates the queue of lists. Without authentication all callers have the same name.
-pub(super) fn turns(access: &Access, max_in_flight: NonZeroUsize) -> Turns {
+pub(super) fn turns(access: &Access, max_in_flight: NonZeroUsize) -> FairQueue {
     let caller_percent = if access.authenticates() { 50 } else { 100 };
-    Turns::unshown(Fairness { max_in_flight, caller_percent, ..Fairness::default() })
+    FairQueue::unshown(Fairness { max_in_flight, caller_percent, ..Fairness::default() })
 }
 
 /// Returns the size of an answer that counts until its client has taken it.

@@ -70,7 +70,7 @@ pub(crate) use options::{is_watch_path, sets};
 pub use respond::refusal;
 pub use settings::Settings;
 
-use crate::access::{Access, Turns};
+use crate::access::{Access, FairQueue};
 use crate::event_log::EventLog;
 use crate::server::{Answer, FairPlaces, Origins, layer};
 use crate::shadow::Shadow;
@@ -134,7 +134,7 @@ struct Inner {
     watches: FairPlaces,
     /// Turns of lists that are being made.
     // LIMIT: `max_lists`.
-    lists: Turns,
+    lists: FairQueue,
     /// Places for the bytes of long answers.
     // LIMIT: `max_list_bytes`; beyond it a long answer is replaced by 429. One that is longer needs all of them.
     list_bytes: FairPlaces,

@@ -128,7 +128,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
                     }
                 }
                 (Err(status), Some(paused)) if !dry_run => {
-                    ingest.doubt(paused, (&namespace, &name), total, status).await
+                    ingest.doubt(paused, (&namespace, &name), total, status).await;
                 }
                 (Ok(_) | Err(_), _) => {}
             }

@@ -13,14 +13,14 @@ pub(crate) const NORMAL_TURN: usize = 8;
 /// Ready budgets. A budget may stay in the queue when it is no longer ready; the caller of `pop` checks.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    warning: Turns,
-    normal: Turns,
+    warning: FairQueue,
+    normal: FairQueue,
     /// Consecutive turns of Warnings.
     warnings: usize,
 }
 
 #[derive(Debug, Default)]
-struct Turns {
+struct FairQueue {
     /// Sources in turn. Each source with budgets is in the queue exactly once.
     // LIMIT: as many as budgets, of which the outbox has `max_budgets`.
     sources: VecDeque<Key>,
@@ -72,7 +72,7 @@ impl Ready {
     }
 }
 
-impl Turns {
+impl FairQueue {
     fn pop(&mut self) -> Option<BudgetId> {
         let source = self.sources.pop_front()?;
         let budgets = self.budgets.get_mut(&source)?;

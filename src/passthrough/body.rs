@@ -13,7 +13,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tower::BoxError;
 
 use crate::server::FairPlace;
-use crate::upstream::apiserver::{Outgoing, Seat};
+use crate::upstream::apiserver::{Outgoing, StreamPermit};
 
 /// Bytes of the end of an answer that wait for their client without a place. Others' places must not depend on a client
 /// that does not read: the Status of a 401 is shorter.
@@ -46,7 +46,7 @@ pub(super) struct Streamed {
     /// Ends a watch when the program stops.
     pub(super) stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Kept until the client has all of it, or all but the last [`SHORT`] bytes.
-    pub(super) place: Option<(FairPlace, Option<Seat>)>,
+    pub(super) place: Option<(FairPlace, Option<StreamPermit>)>,
 }
 
 /// Ends a watch: the program stops.

@@ -21,7 +21,7 @@ use crate::access::is_garbled;
 use crate::ingest;
 use crate::server::{FairPlace, Finite, Peer, Tunnel};
 use crate::status::Status;
-use crate::upstream::apiserver::{Forwarder, Outgoing, Seat, Standing, may_be_proxied};
+use crate::upstream::apiserver::{Forwarder, Outgoing, Standing, StreamPermit, may_be_proxied};
 
 /// Seconds after which a client may try again.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -106,7 +106,7 @@ impl Passthrough {
         &self,
         answer: http::Response<Incoming>,
         place: FairPlace,
-        seat: Option<Seat>,
+        seat: Option<StreamPermit>,
         is_watch: bool,
     ) -> Response {
         let (mut parts, body) = answer.into_parts();

@@ -85,7 +85,7 @@ pub struct Settings {
     /// LIMIT: connections at once.
     pub max_connections: usize,
     /// What becomes of a connection beyond them.
-    pub beyond: Beyond,
+    pub beyond: OverLimit,
     /// LIMIT: requests at once over one HTTP/2 connection, announced in SETTINGS; further ones are refused unprocessed.
     pub streams: u32,
     /// Timeout for a client to send the whole header of a request, to begin its next request, and to read more of its
@@ -97,7 +97,7 @@ pub struct Settings {
 
 /// What becomes of a connection beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Beyond {
+pub enum OverLimit {
     /// It waits in the kernel's accept queue.
     Waits,
     /// It is accepted, and the oldest one is cut, so that no client can lock others out.
@@ -162,8 +162,8 @@ impl Server {
     pub async fn serve(self, answer: impl Answer) {
         let Self { listener, tls, settings, connections, tasks, end } = self;
         let (at_once, newest) = match settings.beyond {
-            Beyond::Waits => (settings.max_connections, None),
-            Beyond::EndsOldest => (Semaphore::MAX_PERMITS, Some(Newest::new(settings.max_connections))),
+            OverLimit::Waits => (settings.max_connections, None),
+            OverLimit::EndsOldest => (Semaphore::MAX_PERMITS, Some(Newest::new(settings.max_connections))),
         };
         let limit = Arc::new(Semaphore::new(at_once));
         // The semaphore is the limit.

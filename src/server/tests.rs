@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
 fn settings() -> Settings {
-    let (max_connections, beyond) = (1000, Beyond::Waits);
+    let (max_connections, beyond) = (1000, OverLimit::Waits);
     Settings { max_connections, beyond, streams: STREAMS, client_timeout: LIMIT, close_timeout: LIMIT }
 }
 

@@ -90,7 +90,7 @@ impl Shard {
                 WatchEffect::Absent => {
                     if let Some(key) = handle.key {
                         self.change_correlator(handle.source, |correlator| {
-                            correlator.apply_watch(key, event, count, tag)
+                            correlator.apply_watch(key, event, count, tag);
                         });
                     }
                 }

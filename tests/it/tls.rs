@@ -172,7 +172,7 @@ async fn mirror(tls: Option<Tls>, address: &Address) -> (SocketAddr, Cancellatio
         tls,
         settings: eventweir::server::Settings {
             max_connections: 100,
-            beyond: eventweir::server::Beyond::Waits,
+            beyond: eventweir::server::OverLimit::Waits,
             streams: 200,
             client_timeout: limit,
             close_timeout: limit,

@@ -19,9 +19,9 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use super::forward::Forwarder;
-use super::lanes::Lanes;
 use super::plugin::Plugin;
 use super::renewed::{Identity, Renewed};
+use super::shared_connections::SharedConnections;
 use super::transport::{NoConnection, Protocols, https_connector, is_spared, is_unprocessed};
 use super::{Apiserver, Metrics};
 use crate::clock::{Clock, Mono};
@@ -177,13 +177,13 @@ impl Credentials {
 struct Link {
     cluster: Uri,
     credentials: Credentials,
-    lanes: Lanes,
+    lanes: SharedConnections,
 }
 
 impl Link {
     fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
         let (credentials, https) = (Credentials::of(config)?, https_connector(config, Protocols::All, timeout)?);
-        Ok(Self { cluster: config.cluster_url.clone(), credentials, lanes: Lanes::over(https, timeout) })
+        Ok(Self { cluster: config.cluster_url.clone(), credentials, lanes: SharedConnections::over(https, timeout) })
     }
 }
 
@@ -216,14 +216,14 @@ impl Apiserver {
                 let headers = link.credentials.headers(renewed.now()).await;
                 let headers = headers.inspect_err(|fault| renewed.failed(&link, &**fault))?;
                 request.headers_mut().extend(headers);
-                let (seat, transport) = link.lanes.seat();
+                let (permit, transport) = link.lanes.permit();
                 let answer = transport.send(request).await?;
                 if answer.status() == StatusCode::UNAUTHORIZED {
                     renewed.refused(&link);
                 }
-                // The body of a watch keeps its seat.
+                // The body of a watch keeps its permit.
                 let keep = move |frame| {
-                    let _seat = &seat;
+                    let _seat = &permit;
                     frame
                 };
                 Ok::<_, BoxError>(answer.map(|body| body.map_frame(keep)))

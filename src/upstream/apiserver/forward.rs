@@ -19,8 +19,8 @@ use hyper_util::rt::TokioExecutor;
 use tower::BoxError;
 
 use super::connect::{Credentials, Error, Settings, classify};
-use super::lanes::{Lanes, Seat};
 use super::renewed::{Identity, Renewed};
+use super::shared_connections::{SharedConnections, StreamPermit};
 use super::transport::{Connector, Protocols, connector, https_connector, is_unprocessed};
 use crate::clock::Clock;
 use crate::status::Status;
@@ -48,12 +48,12 @@ struct Link {
     /// The API server's URL.
     cluster: Uri,
     /// For requests that the API server answers, with credentials that it has accepted.
-    accepted: Lanes<Outgoing>,
+    accepted: SharedConnections<Outgoing>,
     /// For requests that a pod, service or node may answer, because long headers break a connection.
-    proxied: Lanes<Outgoing>,
+    proxied: SharedConnections<Outgoing>,
     /// For requests with unknown credentials: since Kubernetes 1.29, the API server ends the connection of each one that
     /// it does not accept (`UnauthenticatedHTTP2DOSMitigation`).
-    unknown: Lanes<Outgoing>,
+    unknown: SharedConnections<Outgoing>,
     upgrades: Client<Connector, Outgoing>,
     /// Ours, for impersonated requests; otherwise the caller's are in the request.
     credentials: Option<Credentials>,
@@ -81,7 +81,7 @@ impl Forwarder {
         &self,
         mut request: Request<Outgoing>,
         standing: Standing,
-    ) -> Result<(Response<Incoming>, Seat), Box<Status>> {
+    ) -> Result<(Response<Incoming>, StreamPermit), Box<Status>> {
         let link = self.0.current().await;
         let lanes = match standing {
             Standing::Unknown => &link.unknown,
@@ -89,14 +89,14 @@ impl Forwarder {
             Standing::Accepted => &link.accepted,
         };
         let added = link.prepare(&mut request, &self.0).await?;
-        let (seat, transport) = lanes.seat();
+        let (permit, transport) = lanes.permit();
         let copy = copy(&request);
         let answer = match (transport.send(request).await, copy) {
             (Err(fault), Some(copy)) if is_unprocessed(&*fault) => transport.send(copy).await,
             (answer, _) => answer,
         };
         let answer = answer.map_err(|fault| unanswered(&*fault))?;
-        Ok((self.checked(answer, added)?, seat))
+        Ok((self.checked(answer, added)?, permit))
     }
 
     /// Forwards a request for a protocol upgrade on a connection of its own, and waits for the head of the answer.
@@ -131,9 +131,9 @@ impl Link {
         let upgrades = connector(upgrades, timeout, |_| Ok::<_, std::convert::Infallible>(()));
         Ok(Self {
             cluster: config.cluster_url.clone(),
-            accepted: Lanes::over(https.clone(), timeout),
-            proxied: Lanes::over(https.clone(), timeout),
-            unknown: Lanes::over(https, timeout),
+            accepted: SharedConnections::over(https.clone(), timeout),
+            proxied: SharedConnections::over(https.clone(), timeout),
+            unknown: SharedConnections::over(https, timeout),
             // An upgraded connection is not reused.
             upgrades: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(upgrades),
             credentials,

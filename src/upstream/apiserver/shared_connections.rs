@@ -20,14 +20,14 @@ const LANES: usize = 256;
 
 /// HTTP/2 connections, each for a limited number of requests. Over HTTP/1.1 each request in flight has its own.
 #[derive(Debug)]
-pub(super) struct Lanes<B = Body> {
+pub(super) struct SharedConnections<B = Body> {
     https: HttpsConnector<HttpConnector>,
     timeout: Duration,
-    lanes: Box<[Lane<B>]>,
+    lanes: Box<[SharedConnection<B>]>,
 }
 
 #[derive(Debug)]
-struct Lane<B> {
+struct SharedConnection<B> {
     in_flight: Arc<AtomicUsize>,
     // Boxed, because few lanes are used.
     transport: OnceLock<Box<Transport<B>>>,
@@ -35,35 +35,35 @@ struct Lane<B> {
 
 /// A request's permit on a connection. Keep it until the end of the answer's body.
 #[derive(Debug)]
-pub struct Seat(Arc<AtomicUsize>);
+pub struct StreamPermit(Arc<AtomicUsize>);
 
-impl<B> Lanes<B>
+impl<B> SharedConnections<B>
 where
     B: HttpBody<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
     /// Connects over `https`; see [`Transport::over`].
     pub(super) fn over(https: HttpsConnector<HttpConnector>, timeout: Duration) -> Self {
-        let lane = || Lane { in_flight: Arc::default(), transport: OnceLock::new() };
-        Self { https, timeout, lanes: std::iter::repeat_with(lane).take(LANES).collect() }
+        let connection = || SharedConnection { in_flight: Arc::default(), transport: OnceLock::new() };
+        Self { https, timeout, lanes: std::iter::repeat_with(connection).take(LANES).collect() }
     }
 
     /// Takes a permit on the first connection that has one, otherwise on the last.
-    pub(super) fn seat(&self) -> (Seat, &Transport<B>) {
-        let take = |lane: &&Lane<B>| {
+    pub(super) fn permit(&self) -> (StreamPermit, &Transport<B>) {
+        let take = |connection: &&SharedConnection<B>| {
             let room = |taken: usize| (taken < STREAMS).then(|| taken.saturating_add(1));
-            lane.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
+            connection.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
         };
-        let lane = self.lanes.iter().find(take).unwrap_or_else(|| {
+        let connection = self.lanes.iter().find(take).unwrap_or_else(|| {
             let last = self.lanes.last().expect("there is one");
             last.in_flight.fetch_add(1, Ordering::Relaxed);
             last
         });
         let make = || Box::new(Transport::over(self.https.clone(), self.timeout));
-        (Seat(Arc::clone(&lane.in_flight)), lane.transport.get_or_init(make))
+        (StreamPermit(Arc::clone(&connection.in_flight)), connection.transport.get_or_init(make))
     }
 }
 
-impl Drop for Seat {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

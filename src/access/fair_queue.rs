@@ -48,7 +48,7 @@ impl Fairness {
 
 /// Queue of requests. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Turns(Arc<Mutex<State>>);
+pub(crate) struct FairQueue(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -79,7 +79,7 @@ struct Requests {
 /// A place among the running requests; dropping it frees the place.
 #[derive(Debug)]
 pub struct Turn {
-    turns: Turns,
+    turns: FairQueue,
     caller: SmolStr,
 }
 
@@ -91,7 +91,7 @@ impl Drop for Turn {
 
 /// A request in the queue; dropping it before its turn removes it.
 struct Waiting<'a> {
-    turns: &'a Turns,
+    turns: &'a FairQueue,
     caller: &'a SmolStr,
     granted: oneshot::Receiver<Turn>,
 }
@@ -107,9 +107,9 @@ impl Drop for Waiting<'_> {
 
 /// The queue has no room for the caller's request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Crowded;
+pub(crate) struct QueueFull;
 
-impl Turns {
+impl FairQueue {
     pub(super) fn new(fairness: Fairness, gauges: Gauges) -> Self {
         let (callers, round) = (HashMap::new(), VecDeque::new());
         Self(Arc::new(Mutex::new(State { fairness, callers, round, gauges })))
@@ -131,7 +131,7 @@ impl Turns {
     ///
     /// # Errors
     /// When the queue, or the caller's share of it, is full.
-    pub(crate) async fn take(&self, caller: &SmolStr) -> Result<Turn, Crowded> {
+    pub(crate) async fn take(&self, caller: &SmolStr) -> Result<Turn, QueueFull> {
         let granted = {
             let mut state = self.0.lock();
             let state = &mut *state;
@@ -146,7 +146,7 @@ impl Turns {
             let is_full = state.gauges.waiting.get() >= value(fairness.max_waiting);
             if is_full || requests.waiting.len() >= fairness.queue() {
                 state.forget_idle(caller);
-                return Err(Crowded);
+                return Err(QueueFull);
             }
             let (sender, granted) = oneshot::channel();
             if requests.waiting.is_empty() {
@@ -157,7 +157,7 @@ impl Turns {
             granted
         };
         let mut waiting = Waiting { turns: self, caller, granted };
-        (&mut waiting.granted).await.map_err(|_closed| Crowded)
+        (&mut waiting.granted).await.map_err(|_closed| QueueFull)
     }
 
     fn free(&self, caller: &SmolStr) {
@@ -237,15 +237,15 @@ mod tests {
 
     use super::*;
 
-    fn turns(max_in_flight: usize, caller_percent: usize, max_waiting: usize) -> Turns {
+    fn turns(max_in_flight: usize, caller_percent: usize, max_waiting: usize) -> FairQueue {
         let max_in_flight = NonZeroUsize::new(max_in_flight).unwrap();
         let gauge = |name: &str| IntGauge::new(name, "a test's").unwrap();
         let gauges = Gauges { running: gauge("running"), waiting: gauge("waiting") };
-        Turns::new(Fairness { max_in_flight, caller_percent, max_waiting }, gauges)
+        FairQueue::new(Fairness { max_in_flight, caller_percent, max_waiting }, gauges)
     }
 
     /// Returns the running and the waiting requests, which the gauges show.
-    fn load(turns: &Turns) -> (i64, i64) {
+    fn load(turns: &FairQueue) -> (i64, i64) {
         let state = turns.0.lock();
         let of = |number: fn(&Requests) -> usize| value(state.callers.values().map(number).sum::<usize>());
         let counted = (of(|requests| requests.running), of(|requests| requests.waiting.len()));
@@ -269,7 +269,7 @@ mod tests {
         let mut waiting: Vec<_> = (0..4).map(|_| ask!(turns, "flood")).collect();
         assert!(waiting.iter().all(|(outcome, _)| outcome.is_none()));
         // Its share of the queue is full, and another's is not.
-        assert!(matches!(ask!(turns, "flood").0, Some(Err(Crowded))));
+        assert!(matches!(ask!(turns, "flood").0, Some(Err(QueueFull))));
         let other = ask!(turns, "other").0.unwrap().unwrap();
         assert_eq!(load(&turns), (3, 4));
         drop(running);

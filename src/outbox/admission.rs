@@ -37,7 +37,7 @@ impl Outbox {
             record.pending.merge(occurrences);
         }
         record.event.metadata.name = name;
-        record.upstream = UpstreamState::Carried { until: now.mono.after(LIMBO) };
+        record.upstream = UpstreamState::Admitted { until: now.mono.after(LIMBO) };
         record.phase = Phase::Backoff(now.mono.after(FIRST_LOOK));
         self.set_record_timer(id);
         true
@@ -47,7 +47,7 @@ impl Outbox {
     /// the answer to a read that is in flight from now on: [`settle`](Self::settle) applies it.
     pub fn arrive(&mut self, id: RecordId) -> bool {
         let Some(record) = self.records.get_mut(&id) else { return false };
-        if !matches!((&record.upstream, &record.phase), (UpstreamState::Carried { .. }, Phase::Backoff(_))) {
+        if !matches!((&record.upstream, &record.phase), (UpstreamState::Admitted { .. }, Phase::Backoff(_))) {
             return false;
         }
         let occurrences = record.take_next();

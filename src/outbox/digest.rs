@@ -90,7 +90,7 @@ impl Digest {
 
     fn of(record: RecordId, event: Event, storm: Option<Box<Storm>>, now: Now) -> Self {
         let folds_from = now.mono;
-        let (upstream, reasons) = (UpstreamState::Nowhere, Vec::new());
+        let (upstream, reasons) = (UpstreamState::Absent, Vec::new());
         Self { record, event, upstream, total: 0, folds_from, reasons, unnamed: 0, storm, bytes: 0 }
     }
 

@@ -55,11 +55,11 @@ impl Record {
 /// forgotten if it is gone.
 pub(super) fn overtaken(upstream: UpstreamState, effect: Effect) -> (UpstreamState, Effect) {
     match (upstream, effect) {
-        (UpstreamState::On(held) | UpstreamState::Unsure { held, .. }, effect) => {
+        (UpstreamState::Stored(held) | UpstreamState::Unsure { held, .. }, effect) => {
             (UpstreamState::Unsure { held, if_missing: IfMissing::Forget }, effect)
         }
         // It is gone, or another event has its name.
-        (UpstreamState::Nowhere, Effect::Again | Effect::Rename { .. }) => (UpstreamState::Nowhere, Effect::Forget),
+        (UpstreamState::Absent, Effect::Again | Effect::Rename { .. }) => (UpstreamState::Absent, Effect::Forget),
         other => other,
     }
 }
@@ -169,7 +169,7 @@ impl Outbox {
     pub fn doubt(&mut self, id: RecordId, now: Now) -> bool {
         self.note(id);
         let Some(record) = self.records.get_mut(&id) else { return false };
-        let (UpstreamState::On(held) | UpstreamState::Unsure { held, .. }) = &record.upstream else { return false };
+        let (UpstreamState::Stored(held) | UpstreamState::Unsure { held, .. }) = &record.upstream else { return false };
         record.upstream = UpstreamState::Unsure { held: held.clone(), if_missing: IfMissing::Forget };
         match &mut record.phase {
             // It owes a read.
@@ -204,7 +204,7 @@ impl Outbox {
             // A PUT may bring back an older tag. The record continues from that one.
             let tag = record.tag_on(stored).unwrap_or_else(|| record.settled());
             record.total = tag + record.unsettled().total();
-            record.upstream = UpstreamState::On(record.held(stored, tag, now));
+            record.upstream = UpstreamState::Stored(record.held(stored, tag, now));
         }
         record.measure(&mut self.usage);
         let awaited = if waiting == 0 { self.tickets.drop_record(id) } else { Vec::new() };

@@ -30,7 +30,7 @@ impl Outbox {
     /// Applies `event`, which the upstream holds under the record's name.
     pub fn apply_watch(&mut self, id: RecordId, event: &Event, now: Now) -> WatchEffect {
         let Some(record) = self.records.get_mut(&id) else { return WatchEffect::Absent };
-        let UpstreamState::On(held) = &record.upstream else { return WatchEffect::Ignored };
+        let UpstreamState::Stored(held) = &record.upstream else { return WatchEffect::Ignored };
         if matches!(record.phase, Phase::InFlight(_)) || !is_newer(&event.metadata.resource_version, &held.version) {
             return WatchEffect::Ignored;
         }
@@ -48,7 +48,7 @@ impl Outbox {
         // again.
         let seen = record.held(event, own.unwrap_or(held.tag), now);
         let moved = others(seen.count, seen.tag).saturating_sub(others(held.count, held.tag));
-        record.upstream = UpstreamState::On(seen);
+        record.upstream = UpstreamState::Stored(seen);
         record.move_count(moved);
         record.read_lines(event, self.settings.group.of(event));
         record.follow_times(event);
@@ -63,13 +63,13 @@ impl Outbox {
             pause.news.take_if(|news| !is_newer(&news.metadata.resource_version, version));
         }
         let Some(record) = self.records.get(&id) else { return WatchEffect::Absent };
-        let UpstreamState::On(held) = &record.upstream else { return WatchEffect::Ignored };
+        let UpstreamState::Stored(held) = &record.upstream else { return WatchEffect::Ignored };
         let is_news = version == held.version || is_newer(version, &held.version);
         if !is_news || matches!(record.phase, Phase::InFlight(_)) {
             return WatchEffect::Ignored;
         }
         self.note(id);
-        self.change_in_queue(id, now, |record| record.upstream = UpstreamState::Nowhere);
+        self.change_in_queue(id, now, |record| record.upstream = UpstreamState::Absent);
         WatchEffect::Gone
     }
 }

@@ -179,11 +179,11 @@ impl Outbox {
         record.upstream = match (entry.stored, record.is_inherited && record.tag.is_some()) {
             _ if entry.carried > 0 => {
                 record.sent = Mark { count: count.saturating_add(carried), tag: entry.settled + entry.carried };
-                UpstreamState::Carried { until: now.mono.after(LIMBO) }
+                UpstreamState::Admitted { until: now.mono.after(LIMBO) }
             }
             (true, _) if entry.may_be_deleted => UpstreamState::Unsure { held, if_missing: IfMissing::Forget },
             (true, true) => UpstreamState::Unsure { held, if_missing: IfMissing::Create },
-            (true, false) => UpstreamState::On(held),
+            (true, false) => UpstreamState::Stored(held),
             (false, _) => UpstreamState::Sent { until: now.mono.after(LIMBO) },
         };
         if let UpstreamState::Sent { until } = record.upstream {
@@ -243,7 +243,7 @@ impl Outbox {
             settled: record.settled(),
             owed: record.unsettled(),
             later: record.later,
-            carried: if matches!(record.upstream, UpstreamState::Carried { .. }) { record.in_doubt() } else { 0 },
+            carried: if matches!(record.upstream, UpstreamState::Admitted { .. }) { record.in_doubt() } else { 0 },
             may_be_deleted: matches!(record.upstream, UpstreamState::Unsure { if_missing: IfMissing::Forget, .. }),
             lines: record.lines.to_vec(),
             later_lines: record.later_lines.to_vec(),

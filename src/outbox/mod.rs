@@ -337,7 +337,7 @@ impl Outbox {
         let record = self.records.get_mut(&id)?;
         let call = record.upstream.call(now.mono)?;
         // What came since another process, or its client, has sent the create waits for a write of its own.
-        if !record.is_inherited && !matches!(record.upstream, UpstreamState::Carried { .. }) {
+        if !record.is_inherited && !matches!(record.upstream, UpstreamState::Admitted { .. }) {
             self.tickets.send(id);
         }
         record.paid = true;

@@ -157,7 +157,7 @@ impl Outbox {
         record.group = offer.group_rate().map(|rate| self.groups.of(&record.event, rate));
         if stored {
             record.upstream =
-                UpstreamState::On(StoredState { version, count: count.into(), tag, ..StoredState::default() });
+                UpstreamState::Stored(StoredState { version, count: count.into(), tag, ..StoredState::default() });
         }
         // A record that was deleted is created again with its running count, and never folds.
         record.sent = Mark { count: count.into(), tag };

@@ -215,7 +215,7 @@ impl Record {
     /// write of its own, except that an earlier process may have written it already.
     pub(super) fn take_next(&mut self) -> Occurrences {
         match self.upstream {
-            UpstreamState::Carried { .. } if !self.is_inherited => self.pending.take_first(self.in_doubt()),
+            UpstreamState::Admitted { .. } if !self.is_inherited => self.pending.take_first(self.in_doubt()),
             _ => std::mem::take(&mut self.pending),
         }
     }
@@ -257,10 +257,10 @@ impl Record {
                 UpstreamState::Sent { .. }
                 | UpstreamState::Unsure { .. }
                 | UpstreamState::Waiting { .. }
-                | UpstreamState::Carried { .. },
+                | UpstreamState::Admitted { .. },
             ) => true,
             (_, UpstreamState::Taken { until, .. }) => until.is_some(),
-            (_, UpstreamState::Nowhere | UpstreamState::On(_) | UpstreamState::Unwanted(_)) => false,
+            (_, UpstreamState::Absent | UpstreamState::Stored(_) | UpstreamState::Unwanted(_)) => false,
         };
         if is_in_doubt { self.sent.tag.saturating_sub(self.settled()) } else { 0 }
     }
@@ -286,7 +286,7 @@ impl Record {
         }
         self.take_own_tag(tag);
         self.total = self.pending.total();
-        if let UpstreamState::On(held) | UpstreamState::Unsure { held, .. } = &mut self.upstream {
+        if let UpstreamState::Stored(held) | UpstreamState::Unsure { held, .. } = &mut self.upstream {
             held.tag = 0;
             self.sent = Mark { count: held.count, tag: 0 };
         }
@@ -307,7 +307,7 @@ impl Record {
             UpstreamState::Sent { until }
             | UpstreamState::Taken { until: Some(until), .. }
             | UpstreamState::Waiting { until, .. }
-            | UpstreamState::Carried { until } => Some(*until),
+            | UpstreamState::Admitted { until } => Some(*until),
             _ => self.create_until,
         }
         .filter(|until| *until > now.mono)
@@ -340,7 +340,7 @@ impl Record {
         let held = self.held(found, tag_count.unwrap_or(0), now);
         // A client's own create stores the event as it was posted, whatever the group of our writes.
         let is_as_posted =
-            || matches!(self.upstream, UpstreamState::Carried { .. }) && self.is_alike(&self.event, found, now);
+            || matches!(self.upstream, UpstreamState::Admitted { .. }) && self.is_alike(&self.event, found, now);
         let is_alike = self.is_alike(&api_group::converted(group, &self.event, now), found, now) || is_as_posted();
         // A patch of ours ends a client's series.
         let is_clients = self.event.series.is_none() && api_group::clients_series(group, found).is_some();
@@ -379,7 +379,7 @@ impl Record {
         let is_creating = match (&self.phase, &self.upstream) {
             (Phase::InFlight(Sent { call: Call::Create, .. }), _) => true,
             (_, UpstreamState::Sent { .. } | UpstreamState::Taken { until: Some(_), .. }) => true,
-            (_, UpstreamState::Carried { .. }) => return true,
+            (_, UpstreamState::Admitted { .. }) => return true,
             _ => false,
         };
         is_creating && self.tag.is_none() && self.kind == Kind::Plain
@@ -403,7 +403,7 @@ impl Record {
             Phase::Queued(_) if self.paid || is_filed() => Why::Turn,
             Phase::Queued(_) => Why::Budget,
             Phase::Staged(_) => Why::Group,
-            Phase::Backoff(_) if matches!(self.upstream, UpstreamState::Carried { .. }) => Why::InFlight,
+            Phase::Backoff(_) if matches!(self.upstream, UpstreamState::Admitted { .. }) => Why::InFlight,
             Phase::Backoff(_) => Why::Retry,
             Phase::Settled | Phase::Cooling | Phase::InFlight(_) => Why::Coalescing,
         }
@@ -411,7 +411,7 @@ impl Record {
 
     /// Whether no request of it was ever sent.
     pub(super) const fn was_never_sent(&self) -> bool {
-        matches!(self.upstream, UpstreamState::Nowhere) && self.sent.tag == 0 && self.sent.count == 0
+        matches!(self.upstream, UpstreamState::Absent) && self.sent.tag == 0 && self.sent.count == 0
     }
 
     /// Returns how it waits in its budget. A record that was never written and has to pay can fold into a digest.

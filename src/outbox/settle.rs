@@ -58,7 +58,7 @@ impl Outbox {
         let retry = if let Answer::Retry(retry) = &answer { Some(*retry) } else { None };
         let is_as_before = retry.is_some_and(|retry| retry.applied == Applied::No && retry.fault != Fault::Conflict);
         let is_refused =
-            matches!((&answer, &record.upstream), (Answer::Exists, UpstreamState::Nowhere)) && refuses_taken;
+            matches!((&answer, &record.upstream), (Answer::Exists, UpstreamState::Absent)) && refuses_taken;
         // A create was answered that the name is taken, and there is nothing. A webhook may refuse with 409.
         let is_stuck = matches!((&answer, &record.upstream), (Answer::Missing, UpstreamState::Taken { .. }));
         record.note_failure(&answer, now.mono);
@@ -96,7 +96,7 @@ impl Outbox {
         if let UpstreamState::Sent { until } = record.upstream {
             record.create_until = Some(until);
         }
-        if !matches!(effect, Effect::StoredState { .. }) {
+        if !matches!(effect, Effect::Stored { .. }) {
             // They wait again, for the next request or until they are given up.
             record.pending.merge(sent.occurrences);
         }
@@ -105,7 +105,7 @@ impl Outbox {
             self.note(id);
         }
         match effect {
-            Effect::StoredState { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_deref(), now),
+            Effect::Stored { arrived, moved } => self.hold(id, sent, arrived, moved, found.as_deref(), now),
             Effect::Again => is_stuck.then(|| self.expire(id, sent, now)).flatten().unwrap_or_else(|| {
                 self.ask_again(id, now);
                 Settlement::default()
@@ -228,14 +228,14 @@ impl Outbox {
                 record.upstream = UpstreamState::Taken { until: Some(until), loss: Some(expired()) };
                 None
             }
-            UpstreamState::Nowhere | UpstreamState::On(_) | UpstreamState::Sent { .. } => {
+            UpstreamState::Absent | UpstreamState::Stored(_) | UpstreamState::Sent { .. } => {
                 Some(self.lose(id, sent, &expired(), now))
             }
             UpstreamState::Taken { .. }
             | UpstreamState::Unsure { .. }
             | UpstreamState::Waiting { .. }
             | UpstreamState::Unwanted(_)
-            | UpstreamState::Carried { .. } => None,
+            | UpstreamState::Admitted { .. } => None,
         }
     }
 

@@ -14,33 +14,33 @@
 //! Nothing vanishes: an occurrence counts as written after an answer, or if the tag includes it. Only a write that
 //! carried the occurrence can have set such a tag.
 //!
-//! | stand | request | answer | next | effect |
+//! | state | request | answer | next | effect |
 //! |---|---|---|---|---|
-//! | `Nowhere` | create | stored | `On` | all sent occurrences have arrived |
+//! | `Absent` | create | stored | `Stored` | all sent occurrences have arrived |
 //! | | | exists | `Taken` | read |
-//! | | | refused | `Nowhere` | repair, or lost |
+//! | | | refused | `Absent` | repair, or lost |
 //! | | | in doubt | `Sent` | the same create again: at most one per name can succeed |
 //! | `Sent` | create | exists, refused | `Taken` | read whether an earlier try was executed |
-//! | `Taken` | read | our tag | `On` | the occurrences in the tag have arrived, the rest is sent again |
-//! | | | no tag, alike | `On` | nothing has arrived: the record continues on this object |
-//! | | | no tag, other | `Nowhere` | another name; after a doubt only when no create can be executed any more (`Waiting`) |
+//! | `Taken` | read | our tag | `Stored` | the occurrences in the tag have arrived, the rest is sent again |
+//! | | | no tag, alike | `Stored` | nothing has arrived: the record continues on this object |
+//! | | | no tag, other | `Absent` | another name; after a doubt only when no create can be executed any more (`Waiting`) |
 //! | | | missing | `Sent`, or the effect of the refusal | |
-//! | `On` | patch | stored | `On` | all sent occurrences have arrived |
-//! | | | missing | `Nowhere` | create again, with the running count |
-//! | | | refused | `On` | repair, or lost |
+//! | `Stored` | patch | stored | `Stored` | all sent occurrences have arrived |
+//! | | | missing | `Absent` | create again, with the running count |
+//! | | | refused | `Stored` | repair, or lost |
 //! | | | conflict, in doubt | `Unsure` | read |
-//! | `Unsure` | read | our tag | `On` | the occurrences in the tag have arrived, the rest is sent again |
-//! | | | no tag, same version | `On` | nothing has changed: nothing has arrived |
-//! | | | no tag, alike | `On` | nothing has arrived: the record continues on this object |
-//! | | | no tag, other | `Nowhere` | another name: a patch in limbo names a version that never returns |
-//! | | | missing | `Nowhere` | create again |
-//! | | | missing, or no tag and another version | `Nowhere` | forget, if a client has deleted it and got no answer |
-//! | `Waiting` | read | our tag | `On` | they have arrived; a deleted record is deleted, unless others count on it |
+//! | `Unsure` | read | our tag | `Stored` | the occurrences in the tag have arrived, the rest is sent again |
+//! | | | no tag, same version | `Stored` | nothing has changed: nothing has arrived |
+//! | | | no tag, alike | `Stored` | nothing has arrived: the record continues on this object |
+//! | | | no tag, other | `Absent` | another name: a patch in limbo names a version that never returns |
+//! | | | missing | `Absent` | create again |
+//! | | | missing, or no tag and another version | `Absent` | forget, if a client has deleted it and got no answer |
+//! | `Waiting` | read | our tag | `Stored` | they have arrived; a deleted record is deleted, unless others count on it |
 //! | | | anything else | | the pending end: another name, lost, or forgotten |
 //! | `Unwanted` | delete | any | | forget: a record that a client had deleted was created late |
-//! | `Carried` | read | alike | `On` | the client's own create was executed; it has no tag, and counts as our create |
-//! | | | other | `Nowhere` | another name: the client's create was refused |
-//! | | | missing | `Nowhere` | create, once the client's create cannot be executed any more |
+//! | `Admitted` | read | alike | `Stored` | the client's own create was executed; it has no tag, and counts as our create |
+//! | | | other | `Absent` | another name: the client's create was refused |
+//! | | | missing | `Absent` | create, once the client's create cannot be executed any more |
 //!
 //! If the upstream's admission removes annotations, an unchanged version means that nothing has arrived, and the tag is
 //! derived from a count that can have been sent. This applies until an answer shows that tags are kept
@@ -61,13 +61,13 @@ pub(super) const LIMBO: Duration = Duration::from_secs(65);
 pub(super) enum UpstreamState {
     /// The upstream has no object of it: no create was sent, or the upstream answered that it is gone.
     #[default]
-    Nowhere,
+    Absent,
     /// Creates were sent, and none was answered. One may be executed until then.
     Sent { until: Mono },
     /// The name may be taken, so the object has to be read. `until` as above, if a create of ours is in doubt.
     Taken { until: Option<Mono>, loss: Option<Refusal> },
     /// The upstream holds it, and every patch was answered.
-    On(StoredState),
+    Stored(StoredState),
     /// The upstream held it, and a patch was not answered, or another writer has changed it.
     Unsure { held: StoredState, if_missing: IfMissing },
     /// A create of ours may be executed until then. Only afterwards the record may be given up under this name.
@@ -75,7 +75,7 @@ pub(super) enum UpstreamState {
     /// A create of ours was executed after a client had deleted the record.
     Unwanted(StoredState),
     /// Its client was allowed to create it itself (admission). That create may be executed until then.
-    Carried { until: Mono },
+    Admitted { until: Mono },
 }
 
 /// The meaning of a missing record.
@@ -192,7 +192,7 @@ pub(super) struct Seen {
 pub(super) enum Effect {
     /// The upstream holds it. `arrived` of the occurrences in flight have arrived; the others are sent again. The part
     /// of other writers in the count has changed by `moved`.
-    StoredState { arrived: u64, moved: i64 },
+    Stored { arrived: u64, moved: i64 },
     /// The next request is sent at once.
     Again,
     /// The next request is sent after a pause.
@@ -209,9 +209,9 @@ impl UpstreamState {
     /// Returns the next request; `None` while the record waits.
     pub(super) fn call(&self, now: Mono) -> Option<Call> {
         match self {
-            Self::Nowhere | Self::Sent { .. } => Some(Call::Create),
-            Self::On(_) => Some(Call::Patch),
-            Self::Taken { .. } | Self::Unsure { .. } | Self::Carried { .. } => Some(Call::Read),
+            Self::Absent | Self::Sent { .. } => Some(Call::Create),
+            Self::Stored(_) => Some(Call::Patch),
+            Self::Taken { .. } | Self::Unsure { .. } | Self::Admitted { .. } => Some(Call::Read),
             Self::Waiting { until, .. } => (*until <= now).then_some(Call::Read),
             Self::Unwanted(_) => Some(Call::Delete),
         }
@@ -220,8 +220,8 @@ impl UpstreamState {
     /// Returns the known object of the record.
     pub(super) const fn held(&self) -> Option<&StoredState> {
         match self {
-            Self::On(held) | Self::Unsure { held, .. } | Self::Unwanted(held) => Some(held),
-            Self::Nowhere | Self::Sent { .. } | Self::Taken { .. } | Self::Waiting { .. } | Self::Carried { .. } => {
+            Self::Stored(held) | Self::Unsure { held, .. } | Self::Unwanted(held) => Some(held),
+            Self::Absent | Self::Sent { .. } | Self::Taken { .. } | Self::Waiting { .. } | Self::Admitted { .. } => {
                 None
             }
         }
@@ -237,7 +237,7 @@ pub(super) fn step(upstream: UpstreamState, call: Call, fact: Fact, facts: &Fact
         (Call::Read, Fact::Missing) => missing(upstream, facts),
         (Call::Read, Fact::Refused(refusal)) => unreadable(upstream, refusal, facts),
         (Call::Read, Fact::Exists | Fact::Conflict | Fact::Retry(_)) => (upstream, Effect::Later),
-        (Call::Delete, Fact::Stored(_) | Fact::Missing | Fact::Refused(_)) => (UpstreamState::Nowhere, Effect::Forget),
+        (Call::Delete, Fact::Stored(_) | Fact::Missing | Fact::Refused(_)) => (UpstreamState::Absent, Effect::Forget),
         // Another writer has changed it, so it is read again.
         (Call::Delete, Fact::Conflict) => {
             (UpstreamState::Waiting { until: facts.now, then: Then::Delete }, Effect::Again)
@@ -257,7 +257,7 @@ fn created(upstream: UpstreamState, fact: Fact, facts: &Facts) -> (UpstreamState
         Fact::Refused(refusal) if until.is_some() && facts.tags != Tags::Off => {
             (UpstreamState::Taken { until, loss: Some(refusal) }, Effect::Again)
         }
-        Fact::Refused(refusal) => (UpstreamState::Nowhere, Effect::Lost(refusal)),
+        Fact::Refused(refusal) => (UpstreamState::Absent, Effect::Lost(refusal)),
         Fact::Retry(Applied::Perhaps) => (UpstreamState::Sent { until: facts.now.after(LIMBO) }, Effect::Later),
         // Answers that a create does not have.
         Fact::Retry(Applied::No) | Fact::Missing | Fact::Conflict => (upstream, Effect::Later),
@@ -269,7 +269,7 @@ fn patched(upstream: UpstreamState, fact: Fact, facts: &Facts) -> (UpstreamState
     let blind = facts.tags == Tags::Off || held.version.is_empty();
     match fact {
         Fact::Stored(seen) => arrived(seen, facts.in_flight, facts.sent),
-        Fact::Missing => (UpstreamState::Nowhere, Effect::Again),
+        Fact::Missing => (UpstreamState::Absent, Effect::Again),
         Fact::Refused(refusal) => (upstream, Effect::Lost(refusal)),
         Fact::Conflict if blind => (upstream, Effect::Later),
         Fact::Conflict => (UpstreamState::Unsure { held, if_missing: IfMissing::Create }, Effect::Again),
@@ -285,12 +285,12 @@ fn patched(upstream: UpstreamState, fact: Fact, facts: &Facts) -> (UpstreamState
 fn arrived(seen: Seen, in_flight: u64, sent: Mark) -> (UpstreamState, Effect) {
     let held = StoredState { tag: sent.tag, ..seen.held };
     let moved = held.count.saturating_sub(sent.count);
-    (UpstreamState::On(held), Effect::StoredState { arrived: in_flight, moved })
+    (UpstreamState::Stored(held), Effect::Stored { arrived: in_flight, moved })
 }
 
 /// Returns the step after a read that found an object under the record's name.
 fn found(upstream: UpstreamState, seen: Seen, facts: &Facts) -> (UpstreamState, Effect) {
-    if matches!(upstream, UpstreamState::Carried { .. }) && !seen.is_tagged {
+    if matches!(upstream, UpstreamState::Admitted { .. }) && !seen.is_tagged {
         return carried(seen, facts);
     }
     if facts.tags == Tags::Off {
@@ -306,24 +306,23 @@ fn found(upstream: UpstreamState, seen: Seen, facts: &Facts) -> (UpstreamState, 
     let may_adopt = seen.is_alike && facts.adopts;
     match upstream {
         // Nothing was written since, so nothing has arrived.
-        UpstreamState::Unsure { held, .. } if held.version == seen.held.version => (
-            UpstreamState::On(StoredState { tag: held.tag, ..seen.held }),
-            Effect::StoredState { arrived: 0, moved: 0 },
-        ),
+        UpstreamState::Unsure { held, .. } if held.version == seen.held.version => {
+            (UpstreamState::Stored(StoredState { tag: held.tag, ..seen.held }), Effect::Stored { arrived: 0, moved: 0 })
+        }
         // Made after the deletion.
-        UpstreamState::Unsure { if_missing: IfMissing::Forget, .. } => (UpstreamState::Nowhere, Effect::Forget),
+        UpstreamState::Unsure { if_missing: IfMissing::Forget, .. } => (UpstreamState::Absent, Effect::Forget),
         UpstreamState::Unsure { held, .. } if seen.is_alike => counted_on(seen, &held),
-        UpstreamState::Unsure { .. } => (UpstreamState::Nowhere, Effect::Rename { is_gone: false }),
+        UpstreamState::Unsure { .. } => (UpstreamState::Absent, Effect::Rename { is_gone: false }),
         UpstreamState::Taken { loss: None, .. } if may_adopt => adopted(seen, facts),
         UpstreamState::Taken { until, loss: None } => give_up(until, Then::Rename, facts),
         UpstreamState::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
         UpstreamState::Waiting { then, .. } => carried_out(then),
         // These send no reads, except the last, which is handled above.
-        UpstreamState::Nowhere
+        UpstreamState::Absent
         | UpstreamState::Sent { .. }
-        | UpstreamState::On(_)
+        | UpstreamState::Stored(_)
         | UpstreamState::Unwanted(_)
-        | UpstreamState::Carried { .. } => (upstream, Effect::Again),
+        | UpstreamState::Admitted { .. } => (upstream, Effect::Again),
     }
 }
 
@@ -332,7 +331,7 @@ fn carried(seen: Seen, facts: &Facts) -> (UpstreamState, Effect) {
     if seen.is_alike {
         return arrived(seen, facts.in_doubt(), facts.sent);
     }
-    (UpstreamState::Nowhere, Effect::Rename { is_gone: true })
+    (UpstreamState::Absent, Effect::Rename { is_gone: true })
 }
 
 /// Returns the tag that an object would have if the upstream's admission had not removed it: its count without the part
@@ -353,7 +352,7 @@ fn tagged(upstream: &UpstreamState, seen: Seen, facts: &Facts) -> (UpstreamState
     if let UpstreamState::Waiting { then: Then::Delete, .. } = upstream {
         let is_shared = others(seen.held.count, seen.held.tag) > others(facts.sent.count, facts.sent.tag);
         return if is_shared {
-            (UpstreamState::Nowhere, Effect::Forget)
+            (UpstreamState::Absent, Effect::Forget)
         } else {
             (UpstreamState::Unwanted(seen.held), Effect::Again)
         };
@@ -368,7 +367,7 @@ fn tagged(upstream: &UpstreamState, seen: Seen, facts: &Facts) -> (UpstreamState
         _ => others(facts.sent.count, facts.sent.tag),
     };
     let moved = others(seen.held.count, tag).saturating_sub(known);
-    (UpstreamState::On(StoredState { tag, ..seen.held }), Effect::StoredState { arrived, moved })
+    (UpstreamState::Stored(StoredState { tag, ..seen.held }), Effect::Stored { arrived, moved })
 }
 
 /// Returns the part of other writers in a count of which the record has `tag`.
@@ -380,7 +379,7 @@ pub(super) fn others(count: i64, tag: u64) -> i64 {
 /// again.
 fn counted_on(seen: Seen, known: &StoredState) -> (UpstreamState, Effect) {
     let moved = seen.held.count.saturating_sub(known.count);
-    (UpstreamState::On(StoredState { tag: known.tag, ..seen.held }), Effect::StoredState { arrived: 0, moved })
+    (UpstreamState::Stored(StoredState { tag: known.tag, ..seen.held }), Effect::Stored { arrived: 0, moved })
 }
 
 /// Returns the step that continues on an object of other writers, which includes nothing of the record.
@@ -388,7 +387,7 @@ fn adopted(seen: Seen, facts: &Facts) -> (UpstreamState, Effect) {
     let known = others(facts.sent.count, facts.sent.tag);
     let tag = facts.settled;
     let moved = others(seen.held.count, 0).saturating_sub(known).saturating_sub(i64::try_from(tag).unwrap_or(i64::MAX));
-    (UpstreamState::On(StoredState { tag, ..seen.held }), Effect::StoredState { arrived: 0, moved })
+    (UpstreamState::Stored(StoredState { tag, ..seen.held }), Effect::Stored { arrived: 0, moved })
 }
 
 /// Returns the step without tags, like client-go: an object with at least the sent count includes it.
@@ -398,19 +397,19 @@ fn found_untagged(upstream: UpstreamState, seen: Seen, facts: &Facts) -> (Upstre
             arrived(seen, facts.in_doubt(), facts.sent)
         }
         UpstreamState::Taken { until: Some(_), loss: None } if seen.is_alike => {
-            (UpstreamState::On(seen.held), Effect::StoredState { arrived: 0, moved: 0 })
+            (UpstreamState::Stored(seen.held), Effect::Stored { arrived: 0, moved: 0 })
         }
         UpstreamState::Taken { loss: None, .. } if seen.is_alike && facts.adopts => adopted(seen, facts),
-        UpstreamState::Taken { loss: Some(loss), .. } => (UpstreamState::Nowhere, Effect::Lost(loss)),
-        UpstreamState::Taken { .. } => (UpstreamState::Nowhere, Effect::Rename { is_gone: true }),
+        UpstreamState::Taken { loss: Some(loss), .. } => (UpstreamState::Absent, Effect::Lost(loss)),
+        UpstreamState::Taken { .. } => (UpstreamState::Absent, Effect::Rename { is_gone: true }),
         UpstreamState::Waiting { then, .. } => carried_out(then),
         // A client has deleted it, and another event has its name.
-        UpstreamState::Unsure { .. } if !seen.is_alike => (UpstreamState::Nowhere, Effect::Forget),
-        UpstreamState::Unsure { .. } | UpstreamState::On(_) => (UpstreamState::On(seen.held), Effect::Again),
-        UpstreamState::Nowhere
+        UpstreamState::Unsure { .. } if !seen.is_alike => (UpstreamState::Absent, Effect::Forget),
+        UpstreamState::Unsure { .. } | UpstreamState::Stored(_) => (UpstreamState::Stored(seen.held), Effect::Again),
+        UpstreamState::Absent
         | UpstreamState::Sent { .. }
         | UpstreamState::Unwanted(_)
-        | UpstreamState::Carried { .. } => (upstream, Effect::Again),
+        | UpstreamState::Admitted { .. } => (upstream, Effect::Again),
     }
 }
 
@@ -420,35 +419,35 @@ fn missing(upstream: UpstreamState, facts: &Facts) -> (UpstreamState, Effect) {
         UpstreamState::Taken { until, loss: Some(loss) } => give_up(until, Then::Lose(loss), facts),
         UpstreamState::Taken { until: Some(until), loss: None } => (UpstreamState::Sent { until }, Effect::Again),
         UpstreamState::Waiting { then, .. } => carried_out(then),
-        UpstreamState::Carried { until } if until > facts.now => (upstream, Effect::Later),
-        UpstreamState::Unsure { if_missing: IfMissing::Forget, .. } => (UpstreamState::Nowhere, Effect::Forget),
+        UpstreamState::Admitted { until } if until > facts.now => (upstream, Effect::Later),
+        UpstreamState::Unsure { if_missing: IfMissing::Forget, .. } => (UpstreamState::Absent, Effect::Forget),
         UpstreamState::Taken { until: None, loss: None }
         | UpstreamState::Unsure { if_missing: IfMissing::Create, .. }
-        | UpstreamState::Nowhere
+        | UpstreamState::Absent
         | UpstreamState::Sent { .. }
-        | UpstreamState::On(_)
-        | UpstreamState::Carried { .. }
-        | UpstreamState::Unwanted(_) => (UpstreamState::Nowhere, Effect::Again),
+        | UpstreamState::Stored(_)
+        | UpstreamState::Admitted { .. }
+        | UpstreamState::Unwanted(_) => (UpstreamState::Absent, Effect::Again),
     }
 }
 
 /// Returns the step after a refused read.
 fn unreadable(upstream: UpstreamState, refusal: Refusal, facts: &Facts) -> (UpstreamState, Effect) {
     match upstream {
-        UpstreamState::Taken { loss: Some(loss), .. } => (UpstreamState::Nowhere, Effect::Lost(loss)),
+        UpstreamState::Taken { loss: Some(loss), .. } => (UpstreamState::Absent, Effect::Lost(loss)),
         // Another writer has the name, because no create of ours is in doubt.
-        UpstreamState::Taken { until: None, .. } => (UpstreamState::Nowhere, Effect::Rename { is_gone: true }),
+        UpstreamState::Taken { until: None, .. } => (UpstreamState::Absent, Effect::Rename { is_gone: true }),
         // It is most likely our own create, whose answer was lost, or our client's.
-        UpstreamState::Taken { until: Some(_), .. } | UpstreamState::Carried { .. } => {
+        UpstreamState::Taken { until: Some(_), .. } | UpstreamState::Admitted { .. } => {
             let held = StoredState { count: facts.sent.count, tag: facts.sent.tag, ..StoredState::default() };
-            (UpstreamState::On(held), Effect::StoredState { arrived: facts.in_doubt(), moved: 0 })
+            (UpstreamState::Stored(held), Effect::Stored { arrived: facts.in_doubt(), moved: 0 })
         }
         // Without the right to read a patch is repeated blindly, as client-go does.
         UpstreamState::Unsure { held, .. } => {
-            (UpstreamState::On(StoredState { version: SmolStr::default(), ..held }), Effect::Again)
+            (UpstreamState::Stored(StoredState { version: SmolStr::default(), ..held }), Effect::Again)
         }
         UpstreamState::Waiting { then, .. } => carried_out(then),
-        UpstreamState::Nowhere | UpstreamState::Sent { .. } | UpstreamState::On(_) | UpstreamState::Unwanted(_) => {
+        UpstreamState::Absent | UpstreamState::Sent { .. } | UpstreamState::Stored(_) | UpstreamState::Unwanted(_) => {
             (upstream, Effect::Lost(refusal))
         }
     }
@@ -465,9 +464,9 @@ fn give_up(until: Option<Mono>, then: Then, facts: &Facts) -> (UpstreamState, Ef
 fn carried_out(then: Then) -> (UpstreamState, Effect) {
     match then {
         // A create is sent only if the upstream has no object, so nothing of the record is there.
-        Then::Rename => (UpstreamState::Nowhere, Effect::Rename { is_gone: true }),
-        Then::Lose(loss) => (UpstreamState::Nowhere, Effect::Lost(loss)),
-        Then::Delete => (UpstreamState::Nowhere, Effect::Forget),
+        Then::Rename => (UpstreamState::Absent, Effect::Rename { is_gone: true }),
+        Then::Lose(loss) => (UpstreamState::Absent, Effect::Lost(loss)),
+        Then::Delete => (UpstreamState::Absent, Effect::Forget),
     }
 }
 
@@ -499,7 +498,7 @@ mod tests {
 
     fn stands() -> Vec<UpstreamState> {
         let mut all =
-            vec![UpstreamState::Nowhere, UpstreamState::Sent { until: LATER }, UpstreamState::On(held("1", 8, 5))];
+            vec![UpstreamState::Absent, UpstreamState::Sent { until: LATER }, UpstreamState::Stored(held("1", 8, 5))];
         for until in [None, Some(NOW), Some(LATER)] {
             all.extend([None, Some(refusal())].map(|loss| UpstreamState::Taken { until, loss }));
         }
@@ -528,47 +527,41 @@ mod tests {
     #[test]
     fn each_row_of_the_table_is_what_a_step_does() {
         use Call::{Create, Patch, Read};
-        let on = || UpstreamState::On(held("1", 8, 5));
+        let on = || UpstreamState::Stored(held("1", 8, 5));
         let unsure = || UpstreamState::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Create };
         let deleted = || UpstreamState::Unsure { held: held("1", 8, 5), if_missing: IfMissing::Forget };
         let taken = |until| UpstreamState::Taken { until, loss: None };
         let waiting = |then| UpstreamState::Waiting { until: NOW, then };
         let rows = [
-            (
-                UpstreamState::Nowhere,
-                Create,
-                seen("1", 13, Some(10), true),
-                "On",
-                "StoredState { arrived: 5, moved: 0 }",
-            ),
-            (UpstreamState::Nowhere, Create, Fact::Exists, "Taken", "Again"),
-            (UpstreamState::Nowhere, Create, Fact::Refused(refusal()), "Nowhere", "Lost"),
-            (UpstreamState::Nowhere, Create, Fact::Retry(Applied::Perhaps), "Sent", "Later"),
+            (UpstreamState::Absent, Create, seen("1", 13, Some(10), true), "Stored", "Stored { arrived: 5, moved: 0 }"),
+            (UpstreamState::Absent, Create, Fact::Exists, "Taken", "Again"),
+            (UpstreamState::Absent, Create, Fact::Refused(refusal()), "Absent", "Lost"),
+            (UpstreamState::Absent, Create, Fact::Retry(Applied::Perhaps), "Sent", "Later"),
             (UpstreamState::Sent { until: LATER }, Create, Fact::Exists, "Taken", "Again"),
             (UpstreamState::Sent { until: LATER }, Create, Fact::Refused(refusal()), "Taken", "Again"),
-            (taken(None), Read, seen("1", 13, Some(7), true), "On", "StoredState { arrived: 2, moved: 3 }"),
-            (taken(None), Read, seen("1", 13, None, true), "On", "StoredState { arrived: 0, moved: 5 }"),
-            (taken(None), Read, seen("1", 13, None, false), "Nowhere", "Rename"),
+            (taken(None), Read, seen("1", 13, Some(7), true), "Stored", "Stored { arrived: 2, moved: 3 }"),
+            (taken(None), Read, seen("1", 13, None, true), "Stored", "Stored { arrived: 0, moved: 5 }"),
+            (taken(None), Read, seen("1", 13, None, false), "Absent", "Rename"),
             (taken(Some(LATER)), Read, seen("1", 13, None, false), "Waiting", "Later"),
             (taken(Some(LATER)), Read, Fact::Missing, "Sent", "Again"),
-            (on(), Patch, seen("2", 13, Some(10), true), "On", "StoredState { arrived: 5, moved: 0 }"),
-            (on(), Patch, Fact::Missing, "Nowhere", "Again"),
-            (on(), Patch, Fact::Refused(refusal()), "On", "Lost"),
+            (on(), Patch, seen("2", 13, Some(10), true), "Stored", "Stored { arrived: 5, moved: 0 }"),
+            (on(), Patch, Fact::Missing, "Absent", "Again"),
+            (on(), Patch, Fact::Refused(refusal()), "Stored", "Lost"),
             (on(), Patch, Fact::Conflict, "Unsure", "Again"),
             (on(), Patch, Fact::Retry(Applied::Perhaps), "Unsure", "Later"),
-            (unsure(), Read, seen("2", 10, Some(7), true), "On", "StoredState { arrived: 2, moved: 0 }"),
-            (unsure(), Read, seen("1", 8, None, true), "On", "StoredState { arrived: 0, moved: 0 }"),
-            (unsure(), Read, seen("2", 9, None, true), "On", "StoredState { arrived: 0, moved: 1 }"),
-            (unsure(), Read, seen("2", 9, None, false), "Nowhere", "Rename { is_gone: false }"),
-            (unsure(), Read, Fact::Missing, "Nowhere", "Again"),
-            (deleted(), Read, seen("1", 8, None, true), "On", "StoredState { arrived: 0, moved: 0 }"),
-            (deleted(), Read, seen("2", 9, None, true), "Nowhere", "Forget"),
-            (deleted(), Read, seen("2", 9, None, false), "Nowhere", "Forget"),
-            (deleted(), Read, Fact::Missing, "Nowhere", "Forget"),
-            (waiting(Then::Rename), Read, seen("1", 13, Some(10), true), "On", "StoredState"),
-            (waiting(Then::Rename), Read, Fact::Missing, "Nowhere", "Rename"),
-            (waiting(Then::Delete), Read, seen("1", 14, Some(10), true), "Nowhere", "Forget"),
-            (UpstreamState::Unwanted(held("1", 8, 5)), Call::Delete, Fact::Missing, "Nowhere", "Forget"),
+            (unsure(), Read, seen("2", 10, Some(7), true), "Stored", "Stored { arrived: 2, moved: 0 }"),
+            (unsure(), Read, seen("1", 8, None, true), "Stored", "Stored { arrived: 0, moved: 0 }"),
+            (unsure(), Read, seen("2", 9, None, true), "Stored", "Stored { arrived: 0, moved: 1 }"),
+            (unsure(), Read, seen("2", 9, None, false), "Absent", "Rename { is_gone: false }"),
+            (unsure(), Read, Fact::Missing, "Absent", "Again"),
+            (deleted(), Read, seen("1", 8, None, true), "Stored", "Stored { arrived: 0, moved: 0 }"),
+            (deleted(), Read, seen("2", 9, None, true), "Absent", "Forget"),
+            (deleted(), Read, seen("2", 9, None, false), "Absent", "Forget"),
+            (deleted(), Read, Fact::Missing, "Absent", "Forget"),
+            (waiting(Then::Rename), Read, seen("1", 13, Some(10), true), "Stored", "Stored"),
+            (waiting(Then::Rename), Read, Fact::Missing, "Absent", "Rename"),
+            (waiting(Then::Delete), Read, seen("1", 14, Some(10), true), "Absent", "Forget"),
+            (UpstreamState::Unwanted(held("1", 8, 5)), Call::Delete, Fact::Missing, "Absent", "Forget"),
         ];
         for (upstream, call, fact, next, effect) in rows {
             let row = format!("{upstream:?}, {call:?}, {fact:?}");
@@ -592,9 +585,9 @@ mod tests {
                     {
                         let row = format!("{tags:?}, {upstream:?}, {call:?}, {fact:?}");
                         let (next, effect) = step(upstream.clone(), call, fact, &facts);
-                        if let Effect::StoredState { arrived, .. } = effect {
+                        if let Effect::Stored { arrived, .. } = effect {
                             assert!(arrived <= facts.in_flight, "{row}: {effect:?}");
-                            assert!(matches!(next, UpstreamState::On(_)), "{row}: {next:?}");
+                            assert!(matches!(next, UpstreamState::Stored(_)), "{row}: {next:?}");
                         }
                         let waits = matches!(next, UpstreamState::Waiting { until, .. } if until > NOW);
                         assert!(waits || next.call(NOW).is_some(), "{row}: {next:?}");

@@ -55,7 +55,7 @@ impl Outbox {
     pub fn view(&self, id: RecordId) -> Option<RecordView<'_>> {
         let record = self.records.get(&id)?;
         let version = match &record.upstream {
-            UpstreamState::On(held) | UpstreamState::Unsure { held, .. } => Some(&held.version),
+            UpstreamState::Stored(held) | UpstreamState::Unsure { held, .. } => Some(&held.version),
             _ => None,
         };
         let folds_at = match (&record.phase, record.group) {

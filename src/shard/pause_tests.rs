@@ -142,3 +142,24 @@ fn a_copy_of_a_storm_record_or_digest_that_a_client_posts_is_found() {
         assert!(shards.find(&copy).unwrap().is_gone, "{number}");
     }
 }
+
+/// Fault: the tap was silent about what no write of eventweir has settled.
+#[test]
+fn the_tap_reports_what_clients_delete_and_write() {
+    let shards = Shards::of(1, Policy::default(), Clock::manual(1_000_000_000));
+    let mut lines = shards.tap().read(crate::explain::Selector::default());
+    let mut next = || lines.try_recv().map(|line| (line.verdict, line.why, line.occurrences)).ok();
+    let hold = || shards.pause(&event("a"), "a", Lookup::Alias).unwrap();
+    shards.accept(event("a"), 2).unwrap();
+    hold().forget();
+    assert_eq!([next(), next()], [Some(("lost", "deleted", 2)), None]);
+    shards.accept(event("a"), 3).unwrap();
+    let mut stored = event("a");
+    (stored.count, stored.metadata.resource_version) = (3, "7".into());
+    hold().follow(&stored, Line::Created);
+    assert_eq!([next(), next()], [Some(("written", "", 3)), None]);
+    hold().forget();
+    shards.admit(&Policy::default(), event("a"), 1, true, Duration::from_secs(1), "").unwrap();
+    shards.apply_watch(&Event { count: 1, ..stored });
+    assert_eq!([next(), next()], [Some(("written", "", 1)), None]);
+}

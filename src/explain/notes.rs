@@ -56,7 +56,7 @@ pub enum Received {
         hashes: Hashes,
         /// See [`Arrival::message`].
         message: SmolStr,
-        /// A part of [`Arrival::repeat`].
+        /// A part of the key in [`Arrival`].
         repeat: Option<NonZeroU64>,
     },
 }

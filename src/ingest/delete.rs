@@ -1,6 +1,6 @@
 //! DELETE of one event and of a collection: deletes the record in the upstream and in the outbox.
 //!
-//! The record is paused first, so that no pending write follows the delete (`shard/hold.rs`). Once the upstream has
+//! The record is paused first, so that no pending write follows the delete (`shard/pause.rs`). Once the upstream has
 //! deleted it, its waiting occurrences are lost with reason `deleted`, and the next occurrence creates a new record.
 
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //!
 //! The outbox then treats the client's request as its own create of the record. The create is in doubt until a watch
 //! event or a read shows the object. Further occurrences coalesce meanwhile, and eventweir writes a record that is
-//! never shown. See `stand.rs`.
+//! never shown. See `upstream_state.rs`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Applies an answer of the upstream to a record, its queue, the ledger and its correlator. `stand.rs` decides what the
+//! Applies an answer of the upstream to a record, its queue, the ledger and its correlator. `upstream_state.rs` decides what the
 //! answer means; this file carries it out.
 
 use super::forget::overtaken;
@@ -363,7 +363,7 @@ fn expired() -> Refusal {
     Refusal { reason: LostReason::Expired, status: Box::new(status) }
 }
 
-/// Reduces an answer to the fact that `stand.rs` needs.
+/// Reduces an answer to the fact that `upstream_state.rs` needs.
 fn fact(record: &Record, sent: Sent, answer: &Answer, now: Now) -> Fact {
     match answer {
         Answer::Stored(found) => Fact::Stored(record.see(found, sent.group, now)),

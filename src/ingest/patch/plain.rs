@@ -1,5 +1,5 @@
 //! Plain patches: applied to the record that the client's name leads to. Like a PUT they bypass the correlators and the
-//! ledger. The record counts on from the patched count (`shard/hold.rs`).
+//! ledger. The record counts on from the patched count (`shard/pause.rs`).
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What a shard tells the store: occurrences that arrive, the decisions about them, and what becomes of records.
+//! What a shard reports to the store: occurrences that arrive, the decisions about them, and what becomes of records.
 
 use std::num::NonZeroU64;
 

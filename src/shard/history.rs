@@ -85,7 +85,7 @@ impl Shard {
                 WatchEffect::Ignored | WatchEffect::Gone => {}
                 WatchEffect::Moved(count_moved) => {
                     let settled = Settled::stored(event, count_moved, self.outbox.settled(handle.record));
-                    self.tell(&handle, &settled);
+                    self.notify_correlator(&handle, &settled);
                 }
                 WatchEffect::Absent => {
                     if let Some(key) = handle.key {

@@ -172,7 +172,7 @@ impl Shard {
         }
         self.note_deletion(handle, lost.total(), now);
         self.begin_deletion(handle.record);
-        self.tell(handle, &Settled::Forgotten);
+        self.notify_correlator(handle, &Settled::Forgotten);
         waiting
     }
 
@@ -183,7 +183,7 @@ impl Shard {
             return self.forget_record(handle, now);
         }
         self.explain.ended(handle.object, handle.record);
-        self.tell(handle, &Settled::Forgotten);
+        self.notify_correlator(handle, &Settled::Forgotten);
         Vec::new()
     }
 
@@ -195,7 +195,7 @@ impl Shard {
         let noticed = self.notice(handle.record, None, now);
         let Rebased { moved, written, awaited } =
             self.outbox.rebase(handle.record, stored, line, now).unwrap_or_else(|| {
-                self.tell(handle, &Settled::CountReset(count));
+                self.notify_correlator(handle, &Settled::CountReset(count));
                 Rebased::default()
             });
         self.ledger.write(written);
@@ -204,12 +204,12 @@ impl Shard {
         }
         // A PUT may bring back an older tag.
         let tag = self.outbox.tag_count(handle.record, stored).or_else(|| self.outbox.settled(handle.record));
-        self.tell(handle, &Settled::stored(stored, moved, tag));
+        self.notify_correlator(handle, &Settled::stored(stored, moved, tag));
         self.outbox.resume(handle.record, now);
         awaited
     }
 
-    pub(super) fn tell(&mut self, handle: &Handle, settled: &Settled) {
+    pub(super) fn notify_correlator(&mut self, handle: &Handle, settled: &Settled) {
         if let Some(key) = handle.key {
             self.change_correlator(handle.source, |correlator| correlator.settle(key, handle.record, settled));
         }

@@ -354,6 +354,42 @@ mod tests {
         assert_eq!(budgets, [("drop", 0), ("defer", 1)]);
     }
 
+    /// Faults: of one occurrence, two were lost, or two were in a digest.
+    #[test]
+    fn an_account_has_no_occurrences_of_the_time_in_which_explain_was_off() {
+        let rate = crate::correlator::Settings { burst_size: 1, qps: 0.01, ..Default::default() };
+        let (policy, on) = (Policy::from(rate), shard().settings);
+        let mut off = Settings::default();
+        off.outbox.digest_after = 10;
+        let event = |reason: &str| Event { reason: reason.into(), ..about("a") };
+        let begun = || {
+            let (mut shard, now) = (Shard::new(KeySecret(1, 2), off.clone(), 1), Now::at(1));
+            for reason in ["first", "R"] {
+                shard.accept(event(reason), 1, now, &policy).unwrap();
+                shard.write_all(now);
+            }
+            shard.reload(on.clone(), &policy, &policy, now);
+            shard.accept(event("R"), 1, now, &policy).unwrap();
+            shard
+        };
+        let counts = |shard: &mut Shard, now| {
+            let part = explained(shard, "a", &policy, now).reasons.remove(0);
+            (part.received, part.in_summary, part.waiting.values().sum::<u64>(), part.lost.values().sum::<u64>())
+        };
+        let (mut refused, later) = (begun(), Now::at(1_000_000_000_000));
+        let refusal = Refusal { reason: LostReason::Invalid, status: Box::new(Status::bad_request("no")) };
+        while let Some(write) = refused.next_write(later) {
+            refused.settle(write.record, Answer::Refused(refusal.clone()), later);
+        }
+        assert_eq!(counts(&mut refused, later), (1, 0, 0, 1));
+        let mut folded = begun();
+        folded.accept(event("R2"), 1, Now::at(1), &policy).unwrap();
+        folded.write_all(Now::at(1));
+        assert_eq!(counts(&mut folded, Now::at(1)), (1, 0, 1, 0));
+        folded.write_all(later);
+        assert_eq!(counts(&mut folded, later), (1, 1, 0, 0));
+    }
+
     /// Fault: it was said to be written within moments, because its budget was not known.
     #[test]
     fn a_restored_record_that_waits_for_a_token_says_so() {

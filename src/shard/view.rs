@@ -139,26 +139,29 @@ impl Shard {
         Some(StormState { settled: self.outbox.reach(record).settled, why, lost: None })
     }
 
-    /// Returns where the occurrences of a fact are.
-    fn counts(&self, history: &History, number: usize, storms: &StormStates) -> Part {
+    /// Returns where the occurrences of a fact are, without refused ones. Of these there are `rest`.
+    fn counts(&self, history: &History, number: usize, mut rest: u64, storms: &StormStates) -> Part {
         let fact = &history.facts[number];
-        let (mut waiting, mut lost) = (BTreeMap::new(), BTreeMap::new());
-        let mut in_summary = fact.folded;
-        // A record may have more: of a time in which `explain` was off, or of other objects.
-        let mut rest = fact.received.saturating_sub(fact.folded + fact.lost() + fact.rejected);
+        // The numbers may have more: of a time in which `explain` was off, or of other objects.
+        let mut take = |number: u64| {
+            let own = number.min(rest);
+            rest -= own;
+            own
+        };
+        let lost = fact.lost.iter().map(|(why, number)| (*why, take(*number)));
+        let mut lost: BTreeMap<_, _> = lost.filter(|(_, own)| *own > 0).collect();
+        let (mut waiting, mut in_summary) = (BTreeMap::new(), take(fact.folded));
         // A digest of an earlier process is a record of its own.
         let is_own = |kept: &&TrackedRecord| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
         for kept in history.records.iter().filter(is_own) {
             let Some(view) = self.outbox.view(kept.record) else { continue };
-            let own = view.waiting.min(rest);
-            rest -= own;
+            let own = take(view.waiting);
             if own > 0 {
                 *waiting.entry(waits_for(&view)).or_insert(0) += own;
             }
         }
-        lost.extend(fact.lost.iter().copied());
         if let Some(summary) = fact.into.and_then(|into| self.summary(into, storms)) {
-            let unshown = fact.unshown(summary.settled);
+            let unshown = fact.unshown(summary.settled).min(in_summary);
             in_summary -= unshown;
             match summary.lost {
                 _ if unshown == 0 => {}
@@ -166,10 +169,9 @@ impl Shard {
                 None => *waiting.entry(summary.why).or_insert(0) += unshown,
             }
         }
-        let others = in_summary + lost.values().sum::<u64>() + fact.rejected + waiting.values().sum::<u64>();
-        let shown = fact.shown.min(fact.received.saturating_sub(others));
+        let shown = take(fact.shown);
         // Dropped occurrences that a later write of their record has counted are shown.
-        let suppressed = fact.dropped.min(fact.received.saturating_sub(shown + others));
+        let suppressed = take(fact.dropped);
         if suppressed > 0 {
             lost.insert("suppressed", suppressed);
         }
@@ -194,7 +196,7 @@ impl Shard {
             rejected: fact.rejected,
             last_received: stamp(fact.last_received),
             last_shown: fact.last_shown.map(stamp),
-            ..self.counts(history, number, storms)
+            ..self.counts(history, number, fact.received.saturating_sub(fact.rejected), storms)
         }
     }
 
@@ -353,7 +355,12 @@ impl Shard {
         let fact = &history.facts[number];
         // Most facts have lost nothing, which is cheaper to see than to count.
         let is_none = fact.lost.is_empty() && fact.dropped == 0 && fact.into.is_none();
-        if is_none { 0 } else { self.counts(history, number, storms).lost.into_values().sum() }
+        if is_none {
+            return 0;
+        }
+        // Also what was received before its object was forgotten.
+        let all = fact.received.saturating_sub(fact.rejected).max(fact.folded + fact.lost());
+        self.counts(history, number, all, storms).lost.into_values().sum()
     }
 }
 

@@ -129,6 +129,8 @@ fn step() -> impl Strategy<Value = Step> {
 struct Faults {
     writes: VecDeque<Fault>,
     deletes: VecDeque<Fault>,
+    /// Names of creates that met a fault, and which may be carried out late.
+    creates: BTreeSet<String>,
 }
 
 struct Walk {
@@ -158,7 +160,11 @@ impl Walk {
                 _ => None,
             };
             // Only a patch shows that the event was stored.
-            fault.filter(|fault| *fault != Fault::Deleted || seen.method == Method::PATCH).unwrap_or(Fault::None)
+            let fault = fault.filter(|fault| *fault != Fault::Deleted || seen.method == Method::PATCH);
+            if fault.is_some() && seen.method == Method::POST {
+                faults.creates.insert(seen.name.clone());
+            }
+            fault.unwrap_or(Fault::None)
         });
         let budgets = format!("correlation: {{burstSize: {burst}, qps: 0.2, groupBurstSize: 0}}\n");
         let program =
@@ -283,8 +289,9 @@ impl Walk {
         let answer = if answer == Answer::Refused && !is_own { Answer::Given } else { answer };
         let certainty = if answer == Answer::Given { Certainty::Sure } else { Certainty::InDoubt };
         let mut expected = vec![if self.model.delete(name, &stored, certainty) { 200 } else { 404 }];
-        if self.in_doubt.contains(name) {
-            // An accepted event that waits can be deleted. It waits until it is known whether the DELETE was carried out.
+        if self.in_doubt.contains(name) || self.faults.lock().creates.contains(name) {
+            // An accepted event that waits can be deleted. It waits until it is known whether the DELETE was carried
+            // out; after a DELETE by another name, until its create cannot be executed any more.
             expected.push(200);
         }
         let fault = match answer {
@@ -401,6 +408,19 @@ fn a_record_of_a_delete_without_an_answer_can_be_deleted_by_its_name() {
         post(1, 1),
         Step::Delete { name: 1, answer: Answer::Lost },
         Step::Delete { name: 2, answer: Answer::Given },
+    ];
+    walk(2, steps);
+}
+
+/// A deleted record waits until its create cannot be executed any more, and can be deleted by its own name.
+#[test]
+fn a_record_whose_create_may_be_late_can_be_deleted_by_its_name_too() {
+    let steps = vec![
+        Step::Fail(Fault::Before(500)),
+        post(1, 2),
+        post(0, 2),
+        Step::Delete { name: 0, answer: Answer::Given },
+        Step::Delete { name: 1, answer: Answer::Given },
     ];
     walk(2, steps);
 }

@@ -217,7 +217,8 @@ impl Store {
         Some(fact_ref)
     }
 
-    /// Does as [`fact_ref`](Self::fact_ref) in a store that is on. Call [`count`](Self::count) next, before anything else.
+    /// Does as [`fact_ref`](Self::fact_ref) in a store that is on. Call [`count`](Self::count) next, before anything
+    /// else.
     fn place(&mut self, hashes: Hashes, event: &Event, now: Now) -> Option<FactRef> {
         self.began.get_or_insert(now.wall);
         let object = hashes.object;

@@ -36,7 +36,8 @@ impl Ingest {
         if !paused.is_stored() || paused.is_unsettled() {
             return Err(Status::conflict(group.name(), name, "the event is not stored yet; please try again"));
         }
-        // It was deleted upstream and owes nothing, so it is not created again. The client's name may be another event's.
+        // It was deleted upstream and owes nothing, so it is not created again. The client's name may be another
+        // event's.
         let other = self.pause_stored(namespace, name).await.or_else(none_if_missing)?;
         if let Some(other) = &other {
             other.quiet(QUIET).await;

@@ -1,5 +1,5 @@
-//! Applies an answer of the upstream to a record, its queue, the ledger and its correlator. `upstream_state.rs` decides what the
-//! answer means; this file carries it out.
+//! Applies an answer of the upstream to a record, its queue, the ledger and its correlator. `upstream_state.rs` decides
+//! what the answer means; this file carries it out.
 
 use super::forget::overtaken;
 use super::record::{Kind, Phase, Record, Sent};

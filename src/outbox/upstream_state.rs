@@ -23,7 +23,7 @@
 //! | `Sent` | create | exists, refused | `Taken` | read whether an earlier try was executed |
 //! | `Taken` | read | our tag | `Stored` | the occurrences in the tag have arrived, the rest is sent again |
 //! | | | no tag, alike | `Stored` | nothing has arrived: the record continues on this object |
-//! | | | no tag, other | `Absent` | another name; after a doubt only when no create can be executed any more (`Waiting`) |
+//! | | | no tag, other | `Absent` | another name; after a doubt only when no create can still be executed (`Waiting`) |
 //! | | | missing | `Sent`, or the effect of the refusal | |
 //! | `Stored` | patch | stored | `Stored` | all sent occurrences have arrived |
 //! | | | missing | `Absent` | create again, with the running count |
@@ -38,7 +38,7 @@
 //! | `Waiting` | read | our tag | `Stored` | they have arrived; a deleted record is deleted, unless others count on it |
 //! | | | anything else | | the pending end: another name, lost, or forgotten |
 //! | `Unwanted` | delete | any | | forget: a record that a client had deleted was created late |
-//! | `Admitted` | read | alike | `Stored` | the client's own create was executed; it has no tag, and counts as our create |
+//! | `Admitted` | read | alike | `Stored` | the client's own create was executed: it has no tag, and counts as ours |
 //! | | | other | `Absent` | another name: the client's create was refused |
 //! | | | missing | `Absent` | create, once the client's create cannot be executed any more |
 //!

@@ -76,8 +76,8 @@ impl Outbox {
         })
     }
 
-    /// Whether `found`, the upstream's event of the record's name, is of the record. Without tags, writes go to any event
-    /// of the name. `None` if the record is not in the outbox.
+    /// Whether `found`, the upstream's event of the record's name, is of the record. Without tags, writes go to any
+    /// event of the name. `None` if the record is not in the outbox.
     pub fn is_of(&self, id: RecordId, found: &Event, now: Now) -> Option<bool> {
         let record = self.records.get(&id)?;
         let seen = record.see(found, self.settings.group.of(&record.event), now);

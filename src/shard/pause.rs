@@ -66,9 +66,9 @@ impl Shard {
         Some(handle)
     }
 
-    /// Whether `found`, the upstream's event of a record's name, is of the record. Another writer may have changed it, so
-    /// that its content does not lead to the record, or have given the name of the deleted record to another event. `None`
-    /// if nothing shows it.
+    /// Whether `found`, the upstream's event of a record's name, is of the record. Another writer may have changed it,
+    /// so that its content does not lead to the record, or have given the name of the deleted record to another event.
+    /// `None` if nothing shows it.
     fn is_of(&self, record: RecordId, name: &str, found: &Event, now: Now, policy: &Policy) -> Option<bool> {
         if self.locate(found, name, Lookup::Name, now, policy).is_some_and(|led| led.record == record) {
             return Some(true);

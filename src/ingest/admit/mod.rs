@@ -2,9 +2,9 @@
 //! itself.
 //!
 //! A CREATE that begins a record is allowed if the record could be written now: the client writes it, and the outbox
-//! takes that write for its own create (`outbox/admission.rs`). A repeat is counted and refused with `AlreadyExists`, which
-//! clients ignore; eventweir patches its record. So an occurrence is written by its client or by eventweir, never by
-//! both. If an allowed event never arrives, eventweir writes it. The apiserver allows events without an answer, and
+//! takes that write for its own create (`outbox/admission.rs`). A repeat is counted and refused with `AlreadyExists`,
+//! which clients ignore; eventweir patches its record. So an occurrence is written by its client or by eventweir, never
+//! by both. If an allowed event never arrives, eventweir writes it. The apiserver allows events without an answer, and
 //! eventweir allows events that it cannot count.
 //!
 //! An UPDATE sets a client's count or series. A refused UPDATE is counted by its growth beyond the client's last state

@@ -140,8 +140,8 @@ pub fn check(settings: &Settings) -> Result<(), Vec<Fault>> {
     }
 }
 
-/// Returns why handshakes fail at this time although the files of `settings` can be used. A generated certificate is not
-/// checked, because that would make it.
+/// Returns why handshakes fail at this time although the files of `settings` can be used. A generated certificate is
+/// not checked, because that would make it.
 pub fn doubts(settings: &Settings, now: Now) -> Vec<String> {
     match settings.identity {
         Identity::Files { .. } => Contents::read(settings).load(settings, now).map(|loaded| loaded.doubts),

@@ -1,5 +1,5 @@
-//! Walks of fixed steps: a record is deleted, and its name given to another event. The process that knows the record has not
-//! read that yet.
+//! Walks of fixed steps: a record is deleted, and its name given to another event. The process that knows the record
+//! has not read that yet.
 
 use std::num::NonZeroUsize;
 

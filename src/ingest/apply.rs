@@ -31,7 +31,7 @@ pub(super) fn line_of(body: &[u8]) -> Line {
 }
 
 pub(super) async fn apply(ingest: &Ingest, head: &RequestHead, body: Body) -> Result<Response, Refusal> {
-    let format = head.form(ingest)?;
+    let format = head.format(ingest)?;
     let (Options { dry_run, .. }, force) = options::of_apply(head.query())?;
     let options = ApplyOptions { writer: head.writer(), force, dry_run };
     let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await?;

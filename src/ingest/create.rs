@@ -40,7 +40,7 @@ async fn receive(
     body: Body,
     warnings: &mut Vec<String>,
 ) -> Result<Response, Rejection> {
-    let format = head.form(ingest)?;
+    let format = head.format(ingest)?;
     let media = decode::media(&head.headers)?;
     let options = options::of_write("CreateOptions", head.query()).map_err(Rejection::invalid)?;
     let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await;

@@ -36,7 +36,7 @@ const SHOWN_BYTES: usize = 16 << 20;
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
 pub(super) async fn delete(State(ingest): State<Ingest>, head: RequestHead, body: Body) -> Result<Response, Refusal> {
-    let format = head.form(&ingest).map_err(Status::from)?;
+    let format = head.format(&ingest).map_err(Status::from)?;
     let options = read(&ingest, &head, body).await?;
     let RequestHead { group, namespace, name, turn, .. } = head;
     let deleting = {
@@ -205,7 +205,7 @@ pub(super) async fn delete_collection(
     head: RequestHead,
     body: Body,
 ) -> Result<Response, Status> {
-    let format = head.form(&ingest)?;
+    let format = head.format(&ingest)?;
     let list = options::of_list(head.group, head.query())?;
     let options = read(&ingest, &head, body).await?;
     let deleting = {

@@ -282,7 +282,7 @@ fn goes_first(left: &Clause<'_>, right: &Clause<'_>) -> bool {
 mod tests {
     use super::*;
 
-    fn form(accept: Option<&str>, query: &str) -> Result<AnswerFormat, Rejection> {
+    fn format(accept: Option<&str>, query: &str) -> Result<AnswerFormat, Rejection> {
         let mut headers = HeaderMap::new();
         if let Some(accept) = accept {
             headers.insert(ACCEPT, accept.parse().unwrap());
@@ -294,7 +294,7 @@ mod tests {
     fn accept_is_negotiated_as_by_the_apiserver() {
         const TABLE: View = View::Table(MetaVersion::V1, Include::Metadata);
         let check = |accept, expected| {
-            let read = form(accept, "").ok().map(|format| (format.media, format.view));
+            let read = format(accept, "").ok().map(|format| (format.media, format.view));
             assert_eq!(read, expected, "{accept:?}");
         };
         let whole = |media| Some((media, View::Whole));
@@ -330,11 +330,11 @@ mod tests {
 
     #[test]
     fn pretty_and_include_come_from_the_query() {
-        assert!(form(None, "pretty=true").unwrap().pretty);
-        assert!(!form(None, "pretty=0").unwrap().pretty);
-        assert!(form(Some("application/json;pretty=1"), "").unwrap().pretty);
+        assert!(format(None, "pretty=true").unwrap().pretty);
+        assert!(!format(None, "pretty=0").unwrap().pretty);
+        assert!(format(Some("application/json;pretty=1"), "").unwrap().pretty);
         let table = Some("application/json;as=Table;v=v1;g=meta.k8s.io");
-        assert_eq!(form(table, "includeObject=None").unwrap().view, View::Table(MetaVersion::V1, Include::None));
-        assert_eq!(form(table, "includeObject=All").unwrap_err().status.code, 400);
+        assert_eq!(format(table, "includeObject=None").unwrap().view, View::Table(MetaVersion::V1, Include::None));
+        assert_eq!(format(table, "includeObject=All").unwrap_err().status.code, 400);
     }
 }

@@ -19,7 +19,7 @@ const FOLDED_SHOWN: usize = 500;
 
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
 pub(super) async fn get(State(ingest): State<Ingest>, head: RequestHead) -> Result<Response, Status> {
-    let format = head.form(&ingest)?;
+    let format = head.format(&ingest)?;
     let version = options::version_of_get(head.query())?;
     let RequestHead { group, namespace, name, .. } = head;
     let event = ingest.event_of(&namespace, &name, version).await.map_err(|status| as_asked(group, &name, status))?;
@@ -96,7 +96,7 @@ pub(super) async fn list(
     if options::asks_for_watch(head.query()) {
         return watch::watch(State(ingest), upgrade, head).await;
     }
-    let format = head.form(&ingest)?;
+    let format = head.format(&ingest)?;
     let options = options::of_list(head.group, head.query())?;
     let turn = ingest.list_turn(head.user()).await?;
     let mut list = ingest.0.upstream.list(head.namespace(), &options).await?;

@@ -102,7 +102,7 @@ impl RequestHead {
         self.caller.as_ref().map_or("", |caller| &caller.name)
     }
 
-    pub(super) fn form(&self, ingest: &Ingest) -> Result<AnswerFormat, Rejection> {
+    pub(super) fn format(&self, ingest: &Ingest) -> Result<AnswerFormat, Rejection> {
         AnswerFormat::negotiate(self.group, || ingest.0.shards.clock().now().wall, self.query(), &self.headers)
     }
 

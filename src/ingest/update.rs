@@ -34,7 +34,7 @@ async fn receive(
     warnings: &mut Vec<String>,
 ) -> Result<Response, Refusal> {
     let RequestHead { group, namespace, name, .. } = head;
-    let format = head.form(ingest)?;
+    let format = head.format(ingest)?;
     let options = options::of_write("UpdateOptions", head.query())?;
     let media = decode::media(&head.headers)?;
     let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await?;

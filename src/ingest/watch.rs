@@ -73,7 +73,7 @@ async fn watch_with(
     head: &RequestHead,
     narrow: impl FnOnce(WatchOptions) -> Result<WatchOptions, Status>,
 ) -> Result<Response, Status> {
-    let format = head.form(ingest)?;
+    let format = head.format(ingest)?;
     if format.media == Media::Yaml {
         // YAML has no frames.
         return Err(not_acceptable());

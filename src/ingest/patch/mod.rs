@@ -135,7 +135,7 @@ async fn read(
         let status = decode::unknown_format("patch", media_type, accepted);
         return Err(Rejection::new(RejectReason::MediaType, status.with_details(StatusDetails::default())));
     };
-    let format = head.form(ingest)?;
+    let format = head.format(ingest)?;
     let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await?;
     let too_large = |status| Rejection::new(RejectReason::TooLarge, status);
     json::check_values(&body).map_err(too_large)?;

@@ -13,8 +13,8 @@ impl Store {
         let kept = history.tracked_mut(record)?;
         kept.has_ended = true;
         let fact = kept.fact;
-        let Fact { mark, group, .. } = history.facts[fact];
-        Some(FactRef { object, fact, mark, group })
+        let Fact { hash, group, .. } = history.facts[fact];
+        Some(FactRef { object, fact, hash, group })
     }
 
     /// Notes that the upstream no longer has a settled record; its next write creates it again.

@@ -73,7 +73,7 @@ pub struct Fact {
     /// The index of its group of similar events in the store.
     pub group: usize,
     /// The hash of its reason, type and source.
-    pub(super) mark: u64,
+    pub(super) hash: u64,
     pub rates: Rates,
 }
 

@@ -57,12 +57,12 @@ impl Hashes {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HashedText<'t> {
     pub(super) text: &'t SmolStr,
-    pub(super) mark: u64,
+    pub(super) hash: u64,
 }
 
 impl<'t> HashedText<'t> {
     pub(super) fn new(secret: KeySecret, text: &'t SmolStr) -> Self {
-        Self { text, mark: state(secret).hash_one(text.as_str()) }
+        Self { text, hash: state(secret).hash_one(text.as_str()) }
     }
 }
 

@@ -63,7 +63,7 @@ pub struct Decision {
     /// The newest event's message, or the upstream's answer.
     pub text: SmolStr,
     /// The hash of that text.
-    pub(super) mark: u64,
+    pub(super) hash: u64,
 }
 
 impl Decision {
@@ -89,8 +89,8 @@ impl Messages {
     }
 
     /// Whether there is one with this hash.
-    pub(super) fn has(&self, mark: u64) -> bool {
-        self.0.iter().any(|(known, _)| *known == mark)
+    pub(super) fn has(&self, hash: u64) -> bool {
+        self.0.iter().any(|(known, _)| *known == hash)
     }
 
     /// Adds one that is not there. Beyond the limit the oldest is forgotten.
@@ -99,7 +99,7 @@ impl Messages {
         while self.0.len() >= most {
             self.0.pop_front();
         }
-        self.0.push_back((message.mark, short(message.text)));
+        self.0.push_back((message.hash, short(message.text)));
     }
 
     /// Returns their bytes, with reserved capacity.
@@ -145,8 +145,8 @@ pub struct TrackedRecord {
 
 impl TrackedRecord {
     /// Whether the record has a message with this hash.
-    fn has_message(&self, mark: u64) -> bool {
-        self.newest == mark || self.messages.has(mark)
+    fn has_message(&self, hash: u64) -> bool {
+        self.newest == hash || self.messages.has(hash)
     }
 }
 
@@ -196,7 +196,7 @@ pub struct History {
     /// Number of older decisions that were forgotten.
     pub forgotten: u64,
     /// The hash of the uid.
-    uid_mark: u64,
+    uid_hash: u64,
     /// Its bytes at the last count.
     pub(super) counted: usize,
 }
@@ -236,7 +236,7 @@ impl History {
             records: VecDeque::new(),
             decisions: VecDeque::new(),
             forgotten: 0,
-            uid_mark: 0,
+            uid_hash: 0,
             counted: 0,
         }
     }
@@ -260,33 +260,33 @@ impl History {
     }
 
     /// Returns the record's message with this hash; empty if it is forgotten.
-    pub(super) fn message(&self, record: RecordId, mark: u64) -> SmolStr {
+    pub(super) fn message(&self, record: RecordId, hash: u64) -> SmolStr {
         let messages = self.tracked(record).into_iter().flat_map(|kept| &kept.messages.0);
-        messages.filter(|(known, _)| *known == mark).map(|(_, message)| message.clone()).next().unwrap_or_default()
+        messages.filter(|(known, _)| *known == hash).map(|(_, message)| message.clone()).next().unwrap_or_default()
     }
 
     /// Notes the uid of an event's object.
-    pub(super) fn set_uid(&mut self, event: &Event, mark: u64) {
+    pub(super) fn set_uid(&mut self, event: &Event, hash: u64) {
         let uid = &event.involved_object.uid;
         // LIMIT: a uid has 36 characters; text longer than 64 bytes is not taken for a uid.
-        if self.uid_mark == mark || uid.len() > 64 {
+        if self.uid_hash == hash || uid.len() > 64 {
             return;
         }
-        (self.uid, self.uid_mark) = (uid.clone(), mark);
+        (self.uid, self.uid_hash) = (uid.clone(), hash);
     }
 
     /// Returns the fact at a place. `None` if the object was forgotten meanwhile and another fact has the number.
     pub(super) fn fact_at(&mut self, fact_ref: FactRef) -> Option<&mut Fact> {
-        self.facts.get_mut(fact_ref.fact).filter(|fact| fact.mark == fact_ref.mark)
+        self.facts.get_mut(fact_ref.fact).filter(|fact| fact.hash == fact_ref.hash)
     }
 
     /// Returns the number of the fact with this hash.
-    pub(super) fn find(&self, mark: u64) -> Option<usize> {
-        self.facts.iter().position(|fact| fact.mark == mark)
+    pub(super) fn find(&self, hash: u64) -> Option<usize> {
+        self.facts.iter().position(|fact| fact.hash == hash)
     }
 
     /// Adds a fact and returns its number, or the last number if there is no room.
-    pub(super) fn add_fact(&mut self, event: &Event, mark: u64, group: usize, now: Now) -> usize {
+    pub(super) fn add_fact(&mut self, event: &Event, hash: u64, group: usize, now: Now) -> usize {
         if self.facts.len() == FACTS {
             return FACTS - 1;
         }
@@ -296,7 +296,7 @@ impl History {
         };
         let event_type = short(&event.event_type);
         let last_received = now.wall;
-        let fact = Fact { reason, event_type, component, host, group, mark, last_received, ..Fact::default() };
+        let fact = Fact { reason, event_type, component, host, group, hash, last_received, ..Fact::default() };
         self.facts.reserve_exact(room(self.facts.len(), self.facts.capacity(), FACTS));
         self.facts.push(fact);
         self.facts.len() - 1
@@ -314,9 +314,9 @@ impl History {
     /// Notes a message of a record, which keeps at most `most`. Returns whether the record is known.
     pub(super) fn add_message(&mut self, record: RecordId, message: HashedText<'_>, most: usize) -> bool {
         let Some(kept) = self.tracked_mut(record) else { return false };
-        if !kept.has_message(message.mark) {
+        if !kept.has_message(message.hash) {
             kept.messages.push(kept.kind, most, message);
-            kept.newest = message.mark;
+            kept.newest = message.hash;
         }
         true
     }
@@ -354,7 +354,7 @@ impl History {
             has_ended: false,
             is_gone: false,
             messages,
-            newest: message.mark,
+            newest: message.hash,
             key,
         };
         self.records.reserve_exact(room(self.records.len(), self.records.capacity(), RECORDS));
@@ -442,17 +442,17 @@ impl History {
         };
         let Some(last) = newest(&mut self.decisions).find(like) else { return false };
         last.count(run.number, now);
-        let HashedText { text, mark } = run.text;
-        if last.mark != mark && !text.is_empty() {
-            (last.text, last.mark) = (short(text), mark);
+        let HashedText { text, hash } = run.text;
+        if last.hash != hash && !text.is_empty() {
+            (last.text, last.hash) = (short(text), hash);
         }
         true
     }
 
     /// Notes a decision, or counts it with an equal one. Calls `next_token` only if it differs from the previous one.
     pub(super) fn note(&mut self, note: &Note<'_>, now: Now, next_token: impl FnOnce() -> Option<Mono>) {
-        let Note { fact, verdict, why, number, record, text: HashedText { text, mark } } = *note;
-        let is_equal = |last: &Decision| (last.mark, last.fact, last.verdict, last.why) == (mark, fact, verdict, why);
+        let Note { fact, verdict, why, number, record, text: HashedText { text, hash } } = *note;
+        let is_equal = |last: &Decision| (last.hash, last.fact, last.verdict, last.why) == (hash, fact, verdict, why);
         // The failed tries of all records of a fact are one series. A failure after a write begins another one.
         let (mut written, is_failure) = (None, verdict == Verdict::Failed);
         if is_failure {
@@ -488,7 +488,7 @@ impl History {
             record,
             next_token: matches!(verdict, Verdict::Dropped | Verdict::Deferred).then(next_token).flatten(),
             text: short(text),
-            mark,
+            hash,
         };
         self.decisions.reserve_exact(room(self.decisions.len(), self.decisions.capacity(), DECISIONS));
         self.decisions.push_back(decision);

@@ -228,8 +228,8 @@ impl Store {
         let history = self.objects.peek_mut(&object)?;
         history.set_uid(event, hashes.uid);
         let place = known.map_or_else(|| history.add_fact(event, hashes.fact, group, now), |(place, _)| place);
-        let mark = history.facts[place].mark;
-        Some(FactRef { object, fact: place, mark, group })
+        let hash = history.facts[place].hash;
+        Some(FactRef { object, fact: place, hash, group })
     }
 
     fn group(&mut self, event: &Event) -> usize {
@@ -277,7 +277,7 @@ impl Store {
                 (fact_ref, Hashes { message: run.message, ..run.of.hashes }, message, run.repeat)
             }
         };
-        let message = HashedText { text: &message, mark: hashes.message };
+        let message = HashedText { text: &message, hash: hashes.message };
         self.hit(ruling.rule, number);
         let messages = self.settings.messages;
         let Some(history) = self.objects.peek_mut(&fact_ref.object) else { return };
@@ -348,11 +348,11 @@ impl Store {
         if history.fact_at(fact_ref).is_none() {
             return;
         }
-        for (mark, text) in messages.iter() {
-            history.add_message(record, HashedText { text, mark: *mark }, self.settings.messages);
+        for (hash, text) in messages.iter() {
+            history.add_message(record, HashedText { text, hash: *hash }, self.settings.messages);
         }
         let text = &history.message(record, run.message);
-        let text = HashedText { text, mark: run.message };
+        let text = HashedText { text, hash: run.message };
         let (verdict, number) = (run.verdict, run.number);
         let note = Note { fact: fact_ref.fact, verdict, why: "", number, record: Some(record), text };
         if number > 0 && !history.extend(&note, run.last) {
@@ -454,7 +454,7 @@ impl Store {
         let Forgotten { record, ref event, kind, ref name, number, reach, .. } = *forgotten;
         self.end_run(record);
         let hashes = Hashes::new(self.secret, event);
-        let message = HashedText { text: &event.message, mark: hashes.message };
+        let message = HashedText { text: &event.message, hash: hashes.message };
         let Some(fact_ref) = self.place(hashes, event, now) else { return };
         let Some(history) = self.objects.peek_mut(&fact_ref.object) else { return };
         history.end(record);

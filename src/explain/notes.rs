@@ -16,7 +16,7 @@ pub struct FactRef {
     pub object: Key,
     pub(super) fact: usize,
     /// The hash of the fact at that number.
-    pub(super) mark: u64,
+    pub(super) hash: u64,
     pub(super) group: usize,
 }
 

@@ -125,7 +125,7 @@ impl Runs {
                     return None;
                 }
                 let before = run.of.bytes();
-                let message = HashedText { text: message, mark: hashes.message };
+                let message = HashedText { text: message, hash: hashes.message };
                 run.of.messages.push(run.of.kind, settings.messages, message);
                 let after = run.of.bytes();
                 self.origins = self.origins - before + after;

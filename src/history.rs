@@ -34,7 +34,7 @@ pub enum Mode {
 
 /// Metrics, and the state of history.
 #[derive(Debug, Clone)]
-pub struct Monitor {
+pub struct HistoryStatus {
     mode: Mode,
     ready: CancellationToken,
     synced: IntGauge,
@@ -43,7 +43,7 @@ pub struct Monitor {
     heard: Arc<AtomicI64>,
 }
 
-impl Monitor {
+impl HistoryStatus {
     /// Registers the metrics.
     pub fn new(registry: &Registry, mode: Mode) -> Self {
         let make = Registrar(registry);
@@ -101,7 +101,7 @@ impl Monitor {
 const LOG_PAUSE: Duration = Duration::from_secs(60);
 
 /// Follows the apiserver until dropped; with [`Mode::List`], until the list is complete. Dropping it is safe.
-pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: Monitor) {
+pub async fn follow(apiserver: Apiserver, shards: Shards, monitor: HistoryStatus) {
     let clock = shards.clock().clone();
     let deadline = clock.now().mono.after(DEADLINE);
     let synced = monitor.synced.clone();

@@ -24,7 +24,7 @@ use tower::ServiceBuilder;
 
 pub use web::Web;
 
-use crate::deliver::Monitor;
+use crate::deliver::DeliveryStatus;
 use crate::history;
 use crate::ingest::Ingest;
 use crate::metrics::{self, Registrar};
@@ -48,8 +48,8 @@ pub struct Admin(Arc<Inner>);
 struct Inner {
     registry: Registry,
     shards: Shards,
-    monitor: Monitor,
-    history: history::Monitor,
+    monitor: DeliveryStatus,
+    history: history::HistoryStatus,
     limits: Arc<ArcSwap<Settings>>,
     draining: AtomicBool,
     reload: Notify,
@@ -76,8 +76,8 @@ impl Admin {
     pub fn new(
         registry: Registry,
         shards: Shards,
-        monitor: Monitor,
-        history: history::Monitor,
+        monitor: DeliveryStatus,
+        history: history::HistoryStatus,
         limits: Settings,
         access: Access,
     ) -> Self {

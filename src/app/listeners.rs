@@ -10,7 +10,7 @@ use super::{ADMIN_CONNECTIONS, App, Error};
 use crate::admin::Web;
 use crate::clock::Now;
 use crate::config::{self, AdminWeb, Config};
-use crate::server::tls::{self, Fault, Limits, Tls};
+use crate::server::tls::{self, FileError, Limits, Tls};
 use crate::server::{Address, Listener, Origins, bind_tcp, raise_descriptors};
 
 /// The two listeners, which are bound first.
@@ -95,7 +95,7 @@ impl Secured {
             let at_once = tls::MAX_HANDSHAKES.min(connections.div_ceil(2));
             let tls = Tls::new(settings, Limits { at_once, ..Limits::default() }, now, metrics);
             tls.map(Some).map_err(|faults| {
-                let reasons: Vec<String> = faults.into_iter().map(|Fault { reason, .. }| reason).collect();
+                let reasons: Vec<String> = faults.into_iter().map(|FileError { reason, .. }| reason).collect();
                 Error::Tls(reasons.join("; "))
             })
         };

@@ -20,7 +20,7 @@ use crate::admin::{self, Admin};
 use crate::clock::Clock;
 use crate::config::{self, Config, Writes};
 use crate::correlator::KeySecret;
-use crate::deliver::{self, Monitor};
+use crate::deliver::{self, DeliveryStatus};
 use crate::event_log::EventLog;
 use crate::history;
 use crate::ingest::{self, Aliases, Ingest};
@@ -88,8 +88,8 @@ pub struct App {
     upstream: Upstream,
     access: Access,
     shadow: Shadow,
-    monitor: Monitor,
-    history: history::Monitor,
+    monitor: DeliveryStatus,
+    history: history::HistoryStatus,
     metrics: Metrics,
     registry: Registry,
     admin: Admin,
@@ -164,14 +164,14 @@ impl App {
         }
         let spool = beginning.map(|beginning| beginning.restore(&shards));
         let (shadow, runner) = Shadow::new(shards.clone(), self::secret()?);
-        let monitor = Monitor::new(config.gate, &registry);
+        let monitor = DeliveryStatus::new(config.gate, &registry);
         let metrics = Metrics::new(&registry);
         let access = access(&config, &upstream, shards.clock().clone(), &registry)?;
         let mode = match upstream {
             Upstream::Apiserver(_) => config.upstream.history,
             Upstream::Embedded(_) => history::Mode::Off,
         };
-        let history = history::Monitor::new(&registry, mode);
+        let history = history::HistoryStatus::new(&registry, mode);
         let (address, admin_address) = listeners.addresses(&config)?;
         let secured = Secured::new(&config, shards.clock().now(), &registry)?;
         let admin_access = admin::Access {

@@ -21,7 +21,7 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::Error;
-use super::remote::{DEADLINE, Fault, Server, Shared, authorities, certificates, credentials, refusal};
+use super::remote::{ConnectionError, DEADLINE, Server, Shared, authorities, certificates, credentials, refusal};
 use crate::app;
 use crate::cli::Remote;
 use crate::upstream::apiserver::{self, cause_of};
@@ -39,7 +39,7 @@ pub(super) async fn replicas(service: &str, remote: &Remote) -> Result<Vec<Serve
     };
     let config = apiserver::config(&settings).await.map_err(app::Error::from)?;
     let fault = |why: &str| Error::NotReady(format!("--in-cluster={namespace}/{name}: {why}"));
-    let found = timeout(DEADLINE, Found::of(&config, namespace, name)).await;
+    let found = timeout(DEADLINE, ServiceInfo::of(&config, namespace, name)).await;
     let silent = |_elapsed| fault(&format!("no answer from the API server {}", config.cluster_url));
     let found = found.map_err(silent)?.map_err(|why| fault(&why))?;
 
@@ -65,8 +65,8 @@ pub(super) async fn replicas(service: &str, remote: &Remote) -> Result<Vec<Serve
             continue;
         }
         let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports={port}");
-        let forward = Forward { cluster: found.cluster.clone(), path, fault: Fault::default() };
-        let ended = Fault::clone(&forward.fault);
+        let forward = Forward { cluster: found.cluster.clone(), path, fault: ConnectionError::default() };
+        let ended = ConnectionError::clone(&forward.fault);
         let client = to_replica.client(move || forward.clone().connect());
         replicas.push(Server::new(client, format!("{namespace}/{pod}"), ended, remote));
     }
@@ -80,7 +80,7 @@ pub(super) async fn replicas(service: &str, remote: &Remote) -> Result<Vec<Serve
 }
 
 /// What the API server knows about a Service.
-struct Found {
+struct ServiceInfo {
     cluster: kube::Client,
     behind: Vec<Pod>,
     port: ServicePort,
@@ -88,7 +88,7 @@ struct Found {
     authorities: Option<Vec<Vec<u8>>>,
 }
 
-impl Found {
+impl ServiceInfo {
     async fn of(config: &kube::Config, namespace: &str, name: &str) -> Result<Self, String> {
         let unanswered = |error: kube::Error| match error {
             kube::Error::Api(_) => cause_of(&error),
@@ -149,7 +149,7 @@ struct Forward {
     cluster: kube::Client,
     path: String,
     /// Why the pod does not answer, as the API server reports it on a channel of its own.
-    fault: Fault,
+    fault: ConnectionError,
 }
 
 /// Name of the protocol.
@@ -196,7 +196,11 @@ fn message() -> Vec<u8> {
 }
 
 /// Carries bytes until one side ends.
-async fn carry(mut socket: WebSocketStream<TokioIo<Upgraded>>, mut stream: UnixStream, fault: Fault) -> io::Result<()> {
+async fn carry(
+    mut socket: WebSocketStream<TokioIo<Upgraded>>,
+    mut stream: UnixStream,
+    fault: ConnectionError,
+) -> io::Result<()> {
     let (mut bytes, mut has_begun, mut is_open) = (message(), [false; 2], true);
     loop {
         tokio::select! {

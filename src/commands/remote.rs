@@ -32,7 +32,7 @@ use crate::upstream::apiserver::{self, cause_of};
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Why a connection ended, if something between us and the server says so.
-pub(super) type Fault = Arc<Mutex<Option<String>>>;
+pub(super) type ConnectionError = Arc<Mutex<Option<String>>>;
 
 /// A client of a running eventweir.
 pub(super) struct Server {
@@ -41,7 +41,7 @@ pub(super) struct Server {
     pub(super) name: String,
     /// File of the token, which is replaced before the token expires.
     token_file: Option<PathBuf>,
-    fault: Fault,
+    fault: ConnectionError,
 }
 
 impl Server {
@@ -85,10 +85,10 @@ impl Server {
             None => kube::Client::try_from(config)
                 .map_err(|error| Error::Input(format!("--server {url}: {}", cause_of(&error))))?,
         };
-        Ok(Self::new(client, url.to_owned(), Fault::default(), remote))
+        Ok(Self::new(client, url.to_owned(), ConnectionError::default(), remote))
     }
 
-    pub(super) fn new(client: kube::Client, name: String, fault: Fault, remote: &Remote) -> Self {
+    pub(super) fn new(client: kube::Client, name: String, fault: ConnectionError, remote: &Remote) -> Self {
         Self { client, name, token_file: remote.token_file.clone(), fault }
     }
 

@@ -52,7 +52,7 @@ const STORM_LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Settings, state and metrics of delivery, shared with the rest of the program.
 #[derive(Debug, Clone)]
-pub struct Monitor(Arc<Inner>);
+pub struct DeliveryStatus(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -63,7 +63,7 @@ struct Inner {
     metrics: Metrics,
 }
 
-impl Monitor {
+impl DeliveryStatus {
     /// Creates the monitor of a delivery with these settings, and registers the metrics.
     pub fn new(settings: GateSettings, registry: &Registry) -> Self {
         let monitor = Self(Arc::new(Inner {
@@ -145,7 +145,7 @@ impl Monitor {
 struct Delivery {
     shards: Shards,
     upstream: Arc<Upstream>,
-    monitor: Monitor,
+    monitor: DeliveryStatus,
     gate: Gate,
     breakers: Breakers,
     jitter: fastrand::Rng,
@@ -187,7 +187,7 @@ enum Next {
 
 /// Delivers until `stop` is cancelled. Cancelling this future loses no accepted event: a record whose request was in
 /// flight stays unsettled in its outbox.
-pub async fn run(shards: Shards, upstream: Upstream, monitor: Monitor, stop: CancellationToken, seed: u64) {
+pub async fn run(shards: Shards, upstream: Upstream, monitor: DeliveryStatus, stop: CancellationToken, seed: u64) {
     let gate = Gate::new(monitor.settings());
     let mut delivery = Delivery {
         shards,

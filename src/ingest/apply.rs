@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use super::forwarded_change::Refusal;
+use super::forwarded_change::ChangeRefusal;
 use super::options::{self, Options};
 use super::request_head::RequestHead;
 use super::update::{self, Change};
@@ -30,7 +30,7 @@ pub(super) fn line_of(body: &[u8]) -> Line {
     aliases::stated(&document.unwrap_or_default())
 }
 
-pub(super) async fn apply(ingest: &Ingest, head: &RequestHead, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn apply(ingest: &Ingest, head: &RequestHead, body: Body) -> Result<Response, ChangeRefusal> {
     let format = head.format(ingest)?;
     let (Options { dry_run, .. }, force) = options::of_apply(head.query())?;
     let options = ApplyOptions { writer: head.writer(), force, dry_run };
@@ -58,7 +58,7 @@ pub(super) async fn apply(ingest: &Ingest, head: &RequestHead, body: Body) -> Re
         };
         update::set(ingest, head, format, Change { event: None, line, total, dry_run, body: body.clone() }, write).await
     };
-    let (response, warnings) = applied.await.inspect_err(|refusal: &Refusal| {
+    let (response, warnings) = applied.await.inspect_err(|refusal: &ChangeRefusal| {
         let stated = || Some(json::decode(*group, &json, FieldValidation::Ignore).ok()?.event);
         let known = ingest.0.aliases.get(namespace, name).or_else(stated);
         if let Some(mut event) = known.filter(|_| !dry_run) {

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
-use super::forwarded_change::{Change, Effect, Kept, Refusal, Undone};
+use super::forwarded_change::{Change, ChangeRefusal, Effect, Kept, Undone};
 use super::negotiate::Media;
 use super::options::{Faults, Parameters};
 use super::pause::is_in_doubt;
@@ -35,7 +35,11 @@ const LONGEST: Duration = Duration::from_secs(60);
 const SHOWN_BYTES: usize = 16 << 20;
 
 /// `DELETE …/namespaces/{namespace}/events/{name}`
-pub(super) async fn delete(State(ingest): State<Ingest>, head: RequestHead, body: Body) -> Result<Response, Refusal> {
+pub(super) async fn delete(
+    State(ingest): State<Ingest>,
+    head: RequestHead,
+    body: Body,
+) -> Result<Response, ChangeRefusal> {
     let format = head.format(&ingest).map_err(Status::from)?;
     let options = read(&ingest, &head, body).await?;
     let RequestHead { group, namespace, name, turn, .. } = head;
@@ -49,7 +53,7 @@ pub(super) async fn delete(State(ingest): State<Ingest>, head: RequestHead, body
             Ok(deleted)
         }
     };
-    let refused = |refusal: Refusal| Refusal { status: as_asked(group, &name, refusal.status), ..refusal };
+    let refused = |refusal: ChangeRefusal| ChangeRefusal { status: as_asked(group, &name, refusal.status), ..refusal };
     match ingest.to_the_end(turn, Bytes::new(), deleting).await?.map_err(refused)? {
         Deleted::Gone(uid) => Ok(respond::success(
             format,
@@ -72,7 +76,7 @@ async fn delete_one(
     ingest: &Ingest,
     (group, namespace, name): (ApiGroup, &str, &str),
     options: &DeleteOptions,
-) -> Result<Deleted, Refusal> {
+) -> Result<Deleted, ChangeRefusal> {
     let upstream = &ingest.0.upstream;
     let posted = ingest.0.aliases.get(namespace, name);
     if options.dry_run {
@@ -122,7 +126,7 @@ async fn delete_one(
         // Not yet created upstream. A client can delete an event whose create was answered with 201.
         Err(status) if status.code == 404 && posted.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
         Err(status) => {
-            let mut refusal = Refusal::from(under(name, &record, status));
+            let mut refusal = ChangeRefusal::from(under(name, &record, status));
             if is_in_doubt(&refusal.status) {
                 paused.doubt();
             } else if record == name {

@@ -179,30 +179,30 @@ impl Change {
 
 /// A refusal of a change, marked for pass-through: with the record that it has left, or as [`Kept`].
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ChangeRefusal {
     pub(super) status: Status,
     pub(super) marks: Extensions,
 }
 
-impl From<Status> for Refusal {
+impl From<Status> for ChangeRefusal {
     fn from(status: Status) -> Self {
         Self { status, marks: Extensions::new() }
     }
 }
 
-impl From<Box<Status>> for Refusal {
+impl From<Box<Status>> for ChangeRefusal {
     fn from(status: Box<Status>) -> Self {
         (*status).into()
     }
 }
 
-impl From<Rejection> for Refusal {
+impl From<Rejection> for ChangeRefusal {
     fn from(rejection: Rejection) -> Self {
         rejection.status.into()
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ChangeRefusal {
     fn into_response(self) -> Response {
         let mut response = respond::refusal(&self.status);
         response.extensions_mut().extend(self.marks);

@@ -17,7 +17,7 @@ use crate::shard::Outcome;
 /// Metrics of ingest. Clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    requests: [[IntCounter; CODES.len()]; Verb::ALL.len()],
+    requests: [[IntCounter; CODES.len()]; RequestVerb::ALL.len()],
     outcomes: [IntCounter; Outcome::ALL.len()],
     /// Open connections.
     pub connections: IntGauge,
@@ -35,7 +35,7 @@ pub struct Metrics {
 
 labelled! {
     /// Method of a request.
-    enum Verb {
+    enum RequestVerb {
         Delete = "delete",
         Get = "get",
         Patch = "patch",
@@ -45,7 +45,7 @@ labelled! {
     }
 }
 
-impl Verb {
+impl RequestVerb {
     fn of(method: &Method) -> Self {
         match *method {
             Method::DELETE => Self::Delete,
@@ -60,7 +60,7 @@ impl Verb {
 
 /// Layer that counts requests by the class of their answers.
 pub(super) async fn count(ingest: Ingest, request: Request, next: impl server::Answer) -> Response {
-    let verb = Verb::of(request.method());
+    let verb = RequestVerb::of(request.method());
     let response = next.run(request).await;
     ingest.0.metrics.count_request(verb, response.status().as_u16());
     response
@@ -80,7 +80,7 @@ impl Metrics {
             &["verb", "code"],
         );
         Self {
-            requests: Verb::ALL.map(|verb| CODES.map(|code| requests.with_label_values(&[verb.label(), code]))),
+            requests: RequestVerb::ALL.map(|verb| CODES.map(|code| requests.with_label_values(&[verb.label(), code]))),
             outcomes: make.counter_each(
                 "eventweir_ingest_occurrences_total",
                 "Accepted occurrences, by their first outcome.",
@@ -128,7 +128,7 @@ impl Metrics {
         }
     }
 
-    fn count_request(&self, verb: Verb, code: u16) {
+    fn count_request(&self, verb: RequestVerb, code: u16) {
         let class = match code {
             429 => 3,
             300..=399 => 1,

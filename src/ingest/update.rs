@@ -7,7 +7,7 @@ use axum::http::{Extensions, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use smol_str::SmolStr;
 
-use super::forwarded_change::{self, Effect, Kept, Refusal, Undone};
+use super::forwarded_change::{self, ChangeRefusal, Effect, Kept, Undone};
 use super::negotiate::AnswerFormat;
 use super::rejection::under;
 use super::request_head::RequestHead;
@@ -32,7 +32,7 @@ async fn receive(
     head: &RequestHead,
     body: Body,
     warnings: &mut Vec<String>,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ChangeRefusal> {
     let RequestHead { group, namespace, name, .. } = head;
     let format = head.format(ingest)?;
     let options = options::of_write("UpdateOptions", head.query())?;
@@ -85,7 +85,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
     format: AnswerFormat,
     change: Change<'_>,
     write: impl FnOnce(SmolStr) -> W + Send + 'static,
-) -> Result<(Response, Vec<String>), Refusal> {
+) -> Result<(Response, Vec<String>), ChangeRefusal> {
     let RequestHead { group, namespace, name, .. } = head;
     let Change { event, line, total, dry_run, body } = change;
     let (caller, changed) = (head.caller.as_ref(), (*group, namespace.as_str(), name.as_str()));
@@ -132,7 +132,7 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
                 }
                 (Ok(_) | Err(_), _) => {}
             }
-            Ok(updated.map_err(|status| Refusal { status, marks }))
+            Ok(updated.map_err(|status| ChangeRefusal { status, marks }))
         }
     };
     let Updated { event: mut stored, created, warnings } =

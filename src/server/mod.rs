@@ -220,10 +220,10 @@ struct Client {
 }
 
 /// Reason for which a connection ended abnormally.
-type Fault = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Client {
-    async fn serve_accepted(self, accepted: Accepted, tls: Option<Tls>, answer: impl Answer) -> Result<(), Fault> {
+    async fn serve_accepted(self, accepted: Accepted, tls: Option<Tls>, answer: impl Answer) -> Result<(), BoxError> {
         // Boxed, so that a connection takes no memory for the other kinds.
         match (accepted, tls) {
             (Accepted::Unix(stream), _) => Box::pin(self.serve(stream, Peer::default(), answer)).await,
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    async fn serve<S>(self, stream: S, peer: Peer, answer: impl Answer) -> Result<(), Fault>
+    async fn serve<S>(self, stream: S, peer: Peer, answer: impl Answer) -> Result<(), BoxError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -412,7 +412,7 @@ async fn drive<S, V>(
     progress: &Progress,
     timeout: Duration,
     stop: CancellationToken,
-) -> Result<(), Fault>
+) -> Result<(), BoxError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     V: hyper::service::Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send + 'static>,

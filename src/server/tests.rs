@@ -69,7 +69,7 @@ fn connection() -> Client {
 /// pass while a ping is in a socket.
 fn connected_in_memory<F>(
     answer: impl Fn(Request<Body>) -> F + Clone + Send + Sync + 'static,
-) -> (DuplexStream, JoinSet<Result<(), Fault>>)
+) -> (DuplexStream, JoinSet<Result<(), BoxError>>)
 where
     F: Future<Output = Response> + Send + 'static,
 {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use eventweir::clock::Clock;
 use eventweir::correlator::{self, KeySecret};
 use eventweir::deliver::GateSettings;
-use eventweir::deliver::{self, Monitor};
+use eventweir::deliver::{self, DeliveryStatus};
 use eventweir::event::Event;
 use eventweir::outbox;
 use eventweir::shard::{self, Outcome, Shards};
@@ -77,7 +77,7 @@ impl World {
         let spool = beginning.restore(&shards);
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         tasks.spawn(spool.clone().run(shards.clone(), stop.clone()));
-        let monitor = Monitor::new(GateSettings::default(), &Registry::new());
+        let monitor = DeliveryStatus::new(GateSettings::default(), &Registry::new());
         tasks.spawn(deliver::run(shards.clone(), upstream, monitor, stop.clone(), 1));
         Life { shards, spool, stop, tasks }
     }

@@ -17,7 +17,7 @@ use super::Admin;
 use crate::correlator::{Matches, Pattern, Rule};
 use crate::event::MicroTime;
 use crate::explain::{clean, saved};
-use crate::history::{Mode, Monitor};
+use crate::history::{HistoryStatus, Mode};
 use crate::ingest::TopQuery;
 
 pub(super) const CSS: &str = include_str!("page.css");
@@ -260,7 +260,7 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
 }
 
 /// Says what is known of the upstream's events.
-fn history(monitor: &Monitor, heard: Option<Duration>) -> String {
+fn history(monitor: &HistoryStatus, heard: Option<Duration>) -> String {
     let ago = heard.map(|ago| format!("{} ago", span(ago)));
     match (monitor.mode(), monitor.is_synced(), ago) {
         (Mode::Off, ..) => "off".to_owned(),

@@ -191,7 +191,7 @@ impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
         let (mut seen, mut next) = (0_u32, 0_usize);
         while let Some(key) = map.next_key_seed(Key { members, next, group: pass.group })? {
             match key {
-                Found::Member(place, member) => {
+                MemberName::Member(place, member) => {
                     let at = Path::Name(parent, member.name(pass.group));
                     let bit = u32::try_from(place).ok().and_then(|place| 1_u32.checked_shl(place)).unwrap_or_default();
                     if seen & bit != 0 {
@@ -203,7 +203,7 @@ impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
                         map.next_value_seed(Seed { into: (access.get_mut)(into), at: &at, pass: &mut *pass })?;
                     });
                 }
-                Found::Other(name) => {
+                MemberName::Other(name) => {
                     if !(matches!(parent, Path::Root) && pass.take_stated(&name, &mut map)?) {
                         pass.unknown(&Path::Name(parent, &name));
                         map.next_value::<IgnoredAny>()?;
@@ -224,7 +224,7 @@ struct Key<T: 'static> {
     group: ApiGroup,
 }
 
-enum Found<T: 'static> {
+enum MemberName<T: 'static> {
     /// A member, and its index.
     Member(usize, &'static Member<T>),
     /// A name that no member has.
@@ -232,26 +232,26 @@ enum Found<T: 'static> {
 }
 
 impl<'de, T> DeserializeSeed<'de> for Key<T> {
-    type Value = Found<T>;
+    type Value = MemberName<T>;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Found<T>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<MemberName<T>, D::Error> {
         from.deserialize_str(self)
     }
 }
 
 impl<T> Visitor<'_> for Key<T> {
-    type Value = Found<T>;
+    type Value = MemberName<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a name")
     }
 
-    fn visit_str<E>(self, name: &str) -> Result<Found<T>, E> {
+    fn visit_str<E>(self, name: &str) -> Result<MemberName<T>, E> {
         // Usually it is the expected member, or one soon after it.
         let (before, after) = self.members.split_at_checked(self.next).unwrap_or_default();
         let mut members = (self.next..).zip(after).chain((0..).zip(before));
         let found = members.find(|(_, member)| member.name(self.group) == name);
-        Ok(found.map_or_else(|| Found::Other(name.into()), |(place, member)| Found::Member(place, member)))
+        Ok(found.map_or_else(|| MemberName::Other(name.into()), |(place, member)| MemberName::Member(place, member)))
     }
 }
 

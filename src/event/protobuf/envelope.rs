@@ -1,6 +1,6 @@
 //! The envelope of an object: four bytes, then `runtime.Unknown` with apiVersion, kind and the object's bytes.
 
-use super::reader::{Fault, fields};
+use super::reader::{DecodeError, fields};
 use super::write::PREFIX;
 use crate::event::ApiGroup;
 use crate::event::json;
@@ -16,10 +16,10 @@ pub(super) struct Envelope<'b> {
 }
 
 impl<'b> Envelope<'b> {
-    pub(super) fn read(body: &'b [u8]) -> Result<Self, Fault> {
-        let data = body.strip_prefix(PREFIX).ok_or(Fault::NoPrefix)?;
+    pub(super) fn read(body: &'b [u8]) -> Result<Self, DecodeError> {
+        let data = body.strip_prefix(PREFIX).ok_or(DecodeError::NoPrefix)?;
         if data.is_empty() {
-            return Err(Fault::OnlyPrefix);
+            return Err(DecodeError::OnlyPrefix);
         }
         let mut envelope = Self::default();
         fields(data, |field| match field.number {

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use smol_str::SmolStr;
 
 use super::managed_fields;
-use super::reader::{Fault, Field, fields};
+use super::reader::{DecodeError, WireField, fields};
 use crate::event::schema::{Object, with_access};
 use crate::event::{ApiGroup, ELEMENTS_MAX, EventSeries, ManagedFields, MicroTime, ObjectReference, Time};
 
 /// Decodes a message into an object.
-pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) -> Result<(), Fault> {
+pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) -> Result<(), DecodeError> {
     let members = T::members(group);
     // Index of the next member, if the fields have the order of the list.
     let mut next = 0_usize;
@@ -32,11 +32,11 @@ pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) ->
 
 /// A value that can be decoded.
 trait Read {
-    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault>;
+    fn read(&mut self, group: ApiGroup, field: &mut WireField<'_, '_>) -> Result<(), DecodeError>;
 }
 
 impl<T: Object> Read for T {
-    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+    fn read(&mut self, group: ApiGroup, field: &mut WireField<'_, '_>) -> Result<(), DecodeError> {
         object(group, field.bytes()?, self)
     }
 }
@@ -45,7 +45,7 @@ impl<T: Object> Read for T {
 macro_rules! by_value {
     ($($value:ty: |$slot:ident, $group:ident, $field:ident| $read:expr);+ $(;)?) => {
         $(impl Read for $value {
-            fn read(&mut self, $group: ApiGroup, $field: &mut Field<'_, '_>) -> Result<(), Fault> {
+            fn read(&mut self, $group: ApiGroup, $field: &mut WireField<'_, '_>) -> Result<(), DecodeError> {
                 let $slot = self;
                 $read
             }
@@ -67,7 +67,7 @@ by_value!(
 
 /// Decodes all entries of the message at the first one.
 impl Read for ManagedFields {
-    fn read(&mut self, _group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+    fn read(&mut self, _group: ApiGroup, field: &mut WireField<'_, '_>) -> Result<(), DecodeError> {
         if self.is_none() {
             *self = managed_fields::read(field.message())?;
         }
@@ -76,9 +76,9 @@ impl Read for ManagedFields {
 }
 
 impl<T: Read + Default> Read for Vec<T> {
-    fn read(&mut self, group: ApiGroup, field: &mut Field<'_, '_>) -> Result<(), Fault> {
+    fn read(&mut self, group: ApiGroup, field: &mut WireField<'_, '_>) -> Result<(), DecodeError> {
         if self.len() >= ELEMENTS_MAX {
-            return Err(Fault::Elements(field.number));
+            return Err(DecodeError::Elements(field.number));
         }
         let mut item = T::default();
         item.read(group, field)?;
@@ -88,7 +88,7 @@ impl<T: Read + Default> Read for Vec<T> {
 }
 
 /// Decodes a `metav1.Time`. Ignores the nanoseconds.
-pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), Fault> {
+pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), DecodeError> {
     let time = timestamp(data)?.map(|(seconds, _nanos)| Time(seconds).within_years());
     *slot = time.filter(|&time| time != Time::ZERO);
     Ok(())
@@ -96,7 +96,7 @@ pub(super) fn time(data: &[u8], slot: &mut Option<Time>) -> Result<(), Fault> {
 
 /// Decodes a `metav1.MicroTime`.
 // COMPAT(apiserver): an explicit zero time is kept and counts as set, as in JSON.
-fn micro_time(data: &[u8], slot: &mut Option<MicroTime>) -> Result<(), Fault> {
+fn micro_time(data: &[u8], slot: &mut Option<MicroTime>) -> Result<(), DecodeError> {
     *slot = timestamp(data)?.map(|(seconds, nanos)| {
         // Go truncates towards zero. Nanoseconds beyond one second carry, also into the range of years and out of it.
         MicroTime(seconds.saturating_mul(1_000_000).saturating_add(i64::from(nanos / 1_000))).within_years()
@@ -105,7 +105,7 @@ fn micro_time(data: &[u8], slot: &mut Option<MicroTime>) -> Result<(), Fault> {
 }
 
 /// Decodes seconds and nanoseconds. An empty message is no time; one without seconds is in 1970.
-fn timestamp(data: &[u8]) -> Result<Option<(i64, i32)>, Fault> {
+fn timestamp(data: &[u8]) -> Result<Option<(i64, i32)>, DecodeError> {
     if data.is_empty() {
         return Ok(None);
     }

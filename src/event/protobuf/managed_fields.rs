@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::fields::time;
-use super::reader::{Fault, fields};
+use super::reader::{DecodeError, fields};
 use super::write;
 use super::writer::{bytes, message, text};
 use crate::event::json::check_values;
@@ -36,17 +36,17 @@ pub(super) struct Entry {
 }
 
 /// Decodes the entries of an object's metadata into the JSON of an event.
-pub(super) fn read(metadata: &[u8]) -> Result<ManagedFields, Fault> {
+pub(super) fn read(metadata: &[u8]) -> Result<ManagedFields, DecodeError> {
     let mut entries = Vec::new();
     fields(metadata, |field| match field.number {
-        NUMBER if entries.len() >= ELEMENTS_MAX => Err(Fault::Elements(NUMBER)),
+        NUMBER if entries.len() >= ELEMENTS_MAX => Err(DecodeError::Elements(NUMBER)),
         NUMBER => entry(field.bytes()?).map(|entry| entries.push(entry)),
         _ => field.skip(),
     })?;
     Ok(serde_json::to_string(&entries).ok().filter(|_| !entries.is_empty()).map(Into::into))
 }
 
-fn entry(data: &[u8]) -> Result<Entry, Fault> {
+fn entry(data: &[u8]) -> Result<Entry, DecodeError> {
     let mut entry = Entry::default();
     fields(data, |field| {
         match field.number {

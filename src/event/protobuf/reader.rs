@@ -10,7 +10,7 @@ use crate::event::json::lossy;
 
 /// Why a body cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum DecodeError {
     #[error("it does not begin with the bytes 6b 38 73 00")]
     NoPrefix,
     #[error("nothing follows the bytes 6b 38 73 00")]
@@ -42,26 +42,26 @@ const FIXED_32: u8 = 5;
 /// Calls `read` for each field of a message in order. `read` must consume or skip the field.
 pub(super) fn fields<'b>(
     data: &'b [u8],
-    mut read: impl FnMut(&mut Field<'_, 'b>) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    mut read: impl FnMut(&mut WireField<'_, 'b>) -> Result<(), DecodeError>,
+) -> Result<(), DecodeError> {
     let mut reader = Reader { data, at: 0 };
     while reader.at < data.len() {
         let start = reader.at;
         let (number, wire_type) = split(reader.varint()?);
         if wire_type == GROUP_END {
-            return Err(Fault::EndOfGroup);
+            return Err(DecodeError::EndOfGroup);
         }
         if number <= 0 {
-            return Err(Fault::Number(number));
+            return Err(DecodeError::Number(number));
         }
-        read(&mut Field { reader: &mut reader, start, number, wire_type })?;
+        read(&mut WireField { reader: &mut reader, start, number, wire_type })?;
     }
     Ok(())
 }
 
 /// A field of a message, before its value is read.
 #[derive(Debug)]
-pub(super) struct Field<'r, 'b> {
+pub(super) struct WireField<'r, 'b> {
     reader: &'r mut Reader<'b>,
     /// Offset of its tag.
     start: usize,
@@ -70,12 +70,12 @@ pub(super) struct Field<'r, 'b> {
     wire_type: u8,
 }
 
-impl<'b> Field<'_, 'b> {
-    fn expect(&self, wire_type: u8) -> Result<(), Fault> {
+impl<'b> WireField<'_, 'b> {
+    fn expect(&self, wire_type: u8) -> Result<(), DecodeError> {
         if self.wire_type == wire_type {
             return Ok(());
         }
-        Err(Fault::WireType { number: self.number, wire_type: self.wire_type })
+        Err(DecodeError::WireType { number: self.number, wire_type: self.wire_type })
     }
 
     /// Returns the whole message of this field.
@@ -84,35 +84,35 @@ impl<'b> Field<'_, 'b> {
     }
 
     /// Reads a message or bytes.
-    pub(super) fn bytes(&mut self) -> Result<&'b [u8], Fault> {
+    pub(super) fn bytes(&mut self) -> Result<&'b [u8], DecodeError> {
         self.expect(LENGTH)?;
         self.reader.bytes()
     }
 
     /// Reads a string.
-    pub(super) fn text(&mut self) -> Result<Cow<'b, str>, Fault> {
+    pub(super) fn text(&mut self) -> Result<Cow<'b, str>, DecodeError> {
         self.bytes().map(text)
     }
 
     /// Reads a string into `slot`; the last one wins.
-    pub(super) fn string(&mut self, slot: &mut impl From<Cow<'b, str>>) -> Result<(), Fault> {
+    pub(super) fn string(&mut self, slot: &mut impl From<Cow<'b, str>>) -> Result<(), DecodeError> {
         *slot = self.text()?.into();
         Ok(())
     }
 
     /// Reads an `int64`.
-    pub(super) fn long(&mut self) -> Result<i64, Fault> {
+    pub(super) fn long(&mut self) -> Result<i64, DecodeError> {
         self.expect(VARINT)?;
         self.reader.varint().map(u64::cast_signed)
     }
 
     /// Reads an `int32`. Keeps the low bits of a larger number, as Go does.
-    pub(super) fn integer(&mut self) -> Result<i32, Fault> {
+    pub(super) fn integer(&mut self) -> Result<i32, DecodeError> {
         self.long().map(|number| low_bits(number.cast_unsigned()))
     }
 
     /// Reads a `bool`.
-    pub(super) fn boolean(&mut self) -> Result<bool, Fault> {
+    pub(super) fn boolean(&mut self) -> Result<bool, DecodeError> {
         self.long().map(|number| number != 0)
     }
 
@@ -120,7 +120,7 @@ impl<'b> Field<'_, 'b> {
     // COMPAT(gogo): the generated code ignores the wire types of key and value.
     // DIFFERENCE(apiserver): it bounds key and value by the message around the map, not by their entry. Then each entry
     // could contain the rest of the body.
-    pub(super) fn entry(&mut self) -> Result<(SmolStr, SmolStr), Fault> {
+    pub(super) fn entry(&mut self) -> Result<(SmolStr, SmolStr), DecodeError> {
         let mut entry = Reader { data: self.bytes()?, at: 0 };
         let (mut key, mut value) = (SmolStr::default(), SmolStr::default());
         while entry.at < entry.data.len() {
@@ -135,7 +135,7 @@ impl<'b> Field<'_, 'b> {
     }
 
     /// Skips an unknown field.
-    pub(super) fn skip(&mut self) -> Result<(), Fault> {
+    pub(super) fn skip(&mut self) -> Result<(), DecodeError> {
         self.reader.skip(self.start)
     }
 }
@@ -147,33 +147,33 @@ struct Reader<'b> {
 }
 
 impl<'b> Reader<'b> {
-    fn varint(&mut self) -> Result<u64, Fault> {
+    fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0;
         for shift in (0..u64::BITS).step_by(7) {
-            let byte = *self.data.get(self.at).ok_or(Fault::Eof)?;
+            let byte = *self.data.get(self.at).ok_or(DecodeError::Eof)?;
             self.at = self.at.saturating_add(1);
             value |= u64::from(byte & 0x7f).wrapping_shl(shift);
             if byte < 0x80 {
                 return Ok(value);
             }
         }
-        Err(Fault::Overflow)
+        Err(DecodeError::Overflow)
     }
 
-    fn bytes(&mut self) -> Result<&'b [u8], Fault> {
-        let Ok(length) = isize::try_from(self.varint()?) else { return Err(Fault::Length) };
+    fn bytes(&mut self) -> Result<&'b [u8], DecodeError> {
+        let Ok(length) = isize::try_from(self.varint()?) else { return Err(DecodeError::Length) };
         self.advance(length)
     }
 
-    fn advance(&mut self, length: isize) -> Result<&'b [u8], Fault> {
-        let end = self.at.cast_signed().checked_add(length).ok_or(Fault::Length)?.cast_unsigned();
-        let bytes = self.data.get(self.at..end).ok_or(Fault::Eof)?;
+    fn advance(&mut self, length: isize) -> Result<&'b [u8], DecodeError> {
+        let end = self.at.cast_signed().checked_add(length).ok_or(DecodeError::Length)?.cast_unsigned();
+        let bytes = self.data.get(self.at..end).ok_or(DecodeError::Eof)?;
         self.at = end;
         Ok(bytes)
     }
 
     /// Skips the field with its tag at `start`; a group with its content.
-    fn skip(&mut self, start: usize) -> Result<(), Fault> {
+    fn skip(&mut self, start: usize) -> Result<(), DecodeError> {
         self.at = start;
         let mut depth: usize = 0;
         while self.at < self.data.len() {
@@ -183,15 +183,15 @@ impl<'b> Reader<'b> {
                 FIXED_64 => drop(self.advance(8)?),
                 LENGTH => drop(self.bytes()?),
                 GROUP_START => depth = depth.saturating_add(1),
-                GROUP_END => depth = depth.checked_sub(1).ok_or(Fault::EndOfGroup)?,
+                GROUP_END => depth = depth.checked_sub(1).ok_or(DecodeError::EndOfGroup)?,
                 FIXED_32 => drop(self.advance(4)?),
-                _ => return Err(Fault::WireType { number, wire_type }),
+                _ => return Err(DecodeError::WireType { number, wire_type }),
             }
             if depth == 0 {
                 return Ok(());
             }
         }
-        Err(Fault::Eof)
+        Err(DecodeError::Eof)
     }
 }
 

@@ -5,9 +5,6 @@ use std::collections::HashSet;
 use crate::event::cut;
 use crate::status::{Status, StatusCause, StatusDetails};
 
-/// A fault of one field, as a Status lists it. Its message is such as `Invalid value: "x": must not be empty`.
-pub(super) type Fault = StatusCause;
-
 /// A kind of fault: the reason of the cause in a Status, and the beginning of its message.
 pub(super) type Kind = [&'static str; 2];
 
@@ -26,13 +23,13 @@ const FAULT_BYTES_MAX: usize = 1 << 20;
 const SHOWN_BYTES: usize = 4 << 10;
 
 /// Whether the fault limits are reached.
-pub(super) fn is_enough(faults: &[Fault]) -> bool {
+pub(super) fn is_enough(faults: &[StatusCause]) -> bool {
     faults.len() >= FAULTS_MAX || faults.iter().map(|fault| fault.message.len()).sum::<usize>() >= FAULT_BYTES_MAX
 }
 
 /// Returns the 422 for an Event. Its message lists equal faults once, its causes list each.
 // DIFFERENCE(apiserver): the apiserver has no limit of faults.
-pub(super) fn invalid(name: &str, faults: &[Fault]) -> Status {
+pub(super) fn invalid(name: &str, faults: &[StatusCause]) -> Status {
     let texts: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect();
     let mut seen = HashSet::with_capacity(texts.len());
     let distinct: Vec<&str> = texts.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
@@ -48,28 +45,28 @@ pub(super) fn invalid(name: &str, faults: &[Fault]) -> Status {
     })
 }
 
-pub(super) fn invalid_text(field: &str, value: &str, detail: &str) -> Fault {
+pub(super) fn invalid_text(field: &str, value: &str, detail: &str) -> StatusCause {
     invalid_value(field, &format!("{:?}", cut(value, SHOWN_BYTES)), detail)
 }
 
 /// Adds a fault of an invalid string per detail.
-pub(super) fn invalid_texts(field: &str, value: &str, details: Vec<String>, faults: &mut Vec<Fault>) {
+pub(super) fn invalid_texts(field: &str, value: &str, details: Vec<String>, faults: &mut Vec<StatusCause>) {
     faults.extend(details.into_iter().map(|detail| invalid_text(field, value, &detail)));
 }
 
 /// Returns the fault of an invalid value, given as it is shown.
-pub(super) fn invalid_value(field: &str, value: &str, detail: &str) -> Fault {
+pub(super) fn invalid_value(field: &str, value: &str, detail: &str) -> StatusCause {
     plain(INVALID, field, &format!("{value}: {detail}"))
 }
 
-pub(super) fn required(field: &str, detail: &str) -> Fault {
+pub(super) fn required(field: &str, detail: &str) -> StatusCause {
     plain(REQUIRED, field, detail)
 }
 
 /// Returns a fault with this detail, which may be empty.
-pub(super) fn plain([reason, text]: Kind, field: &str, detail: &str) -> Fault {
+pub(super) fn plain([reason, text]: Kind, field: &str, detail: &str) -> StatusCause {
     let separator = if detail.is_empty() { "" } else { ": " };
-    Fault { reason: reason.to_owned(), message: format!("{text}{separator}{detail}"), field: field.to_owned() }
+    StatusCause { reason: reason.to_owned(), message: format!("{text}{separator}{detail}"), field: field.to_owned() }
 }
 
 #[cfg(test)]

@@ -4,24 +4,23 @@ use std::collections::{BTreeSet, HashSet};
 
 use smol_str::SmolStr;
 
-use super::fault::{
-    FORBIDDEN, Fault, TOO_LONG, invalid_text, invalid_texts, invalid_value, is_enough, plain, required,
-};
+use super::fault::{FORBIDDEN, TOO_LONG, invalid_text, invalid_texts, invalid_value, is_enough, plain, required};
 use super::names::{dns_label, label_value, name, name_prefix, qualified_name};
 use crate::event::{ApiGroup, ObjectMeta, OwnerReference, RareMeta, Time};
+use crate::status::StatusCause;
 
 /// LIMIT: bytes of the keys and values of all annotations; more are refused.
 const ANNOTATIONS_MAX: usize = 256 << 10;
 
 /// Checks the metadata of a new object (`ValidateObjectMeta`).
-pub(super) fn create(meta: &ObjectMeta, group: ApiGroup, faults: &mut Vec<Fault>) {
+pub(super) fn create(meta: &ObjectMeta, group: ApiGroup, faults: &mut Vec<StatusCause>) {
     let generation = meta.rare.as_deref().map_or(0, |rare| rare.generation);
     object_meta(meta, generation, group, faults);
 }
 
 /// Checks metadata with the generation that the object will have (`ValidateObjectMeta`). Ignores managed fields, which
 /// the server sets.
-pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, group: ApiGroup, faults: &mut Vec<Fault>) {
+pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, group: ApiGroup, faults: &mut Vec<StatusCause>) {
     if let Some(rare) = meta.rare.as_deref()
         && !rare.generate_name.is_empty()
     {
@@ -49,7 +48,7 @@ pub(super) fn object_meta(meta: &ObjectMeta, generation: i64, group: ApiGroup, f
 
 /// Checks an update of metadata (`ValidateObjectMetaUpdate`), after `BeforeUpdate` has copied fields from the old
 /// object.
-pub(super) fn update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Vec<Fault>) {
+pub(super) fn update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Vec<StatusCause>) {
     const IMMUTABLE: &str = "field is immutable";
     let none = RareMeta::default();
     let old_rare = old.rare.as_deref().unwrap_or(&none);
@@ -83,7 +82,7 @@ pub(super) fn update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Vec<Fault>
     owners(&new_rare.owner_references, faults);
 }
 
-fn maps(rare: &RareMeta, faults: &mut Vec<Fault>) {
+fn maps(rare: &RareMeta, faults: &mut Vec<StatusCause>) {
     for (key, value) in &rare.labels {
         if is_enough(faults) {
             return;
@@ -106,7 +105,7 @@ fn maps(rare: &RareMeta, faults: &mut Vec<Fault>) {
     }
 }
 
-fn owners(owners: &[OwnerReference], faults: &mut Vec<Fault>) {
+fn owners(owners: &[OwnerReference], faults: &mut Vec<StatusCause>) {
     const FIELD: &str = "metadata.ownerReferences";
     let mut controller: Option<String> = None;
     for owner in owners {
@@ -146,7 +145,7 @@ fn owners(owners: &[OwnerReference], faults: &mut Vec<Fault>) {
     }
 }
 
-fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<Fault>) {
+fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<StatusCause>) {
     const FIELD: &str = "metadata.finalizers";
     for finalizer in finalizers {
         if is_enough(faults) {
@@ -163,7 +162,7 @@ fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<Fault>) {
 
 /// Checks the additional rule of events.k8s.io/v1 (`validateKubeFinalizerName`): a finalizer has a prefix, unless it is one of
 /// Kubernetes' own.
-pub(super) fn finalizer_prefixes(meta: &ObjectMeta, faults: &mut Vec<Fault>) {
+pub(super) fn finalizer_prefixes(meta: &ObjectMeta, faults: &mut Vec<StatusCause>) {
     let Some(rare) = meta.rare.as_deref() else { return };
     for (index, finalizer) in rare.finalizers.iter().enumerate() {
         if is_enough(faults) {
@@ -176,7 +175,7 @@ pub(super) fn finalizer_prefixes(meta: &ObjectMeta, faults: &mut Vec<Fault>) {
     }
 }
 
-fn no_new_finalizers(old: &[SmolStr], new: &[SmolStr], faults: &mut Vec<Fault>) {
+fn no_new_finalizers(old: &[SmolStr], new: &[SmolStr], faults: &mut Vec<StatusCause>) {
     let old: HashSet<&str> = old.iter().map(SmolStr::as_str).collect();
     let added: BTreeSet<&str> = new.iter().map(SmolStr::as_str).filter(|finalizer| !old.contains(finalizer)).collect();
     if added.is_empty() {

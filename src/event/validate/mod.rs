@@ -12,8 +12,8 @@ pub use names::{dns_label as namespace_faults, label_value as label_value_faults
 
 use super::schema::{Object as _, with_access};
 use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX};
-use crate::status::Status;
-use fault::{Fault, INVALID, invalid, invalid_text, invalid_texts, plain, required};
+use crate::status::{Status, StatusCause};
+use fault::{INVALID, invalid, invalid_text, invalid_texts, plain, required};
 use names::qualified_name;
 
 /// Whether an event of `group` may have this name.
@@ -95,12 +95,12 @@ pub fn update(group: ApiGroup, old: &Event, new: &Event) -> Result<(), Box<Statu
     refuse(new, &faults)
 }
 
-fn refuse(event: &Event, faults: &[Fault]) -> Result<(), Box<Status>> {
+fn refuse(event: &Event, faults: &[StatusCause]) -> Result<(), Box<Status>> {
     if faults.is_empty() { Ok(()) } else { Err(Box::new(invalid(&event.metadata.name, faults))) }
 }
 
 /// Checks the rules of both API groups (`legacyValidateEvent`).
-fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
+fn common(group: ApiGroup, event: &Event, faults: &mut Vec<StatusCause>) {
     let namespace = event.metadata.namespace.as_str();
     let object_namespace = event.involved_object.namespace.as_str();
     let agrees = match (event.event_time, object_namespace) {
@@ -135,14 +135,14 @@ fn common(group: ApiGroup, event: &Event, faults: &mut Vec<Fault>) {
     at_most(NEW_STYLE_MESSAGE_MAX, "message", &event.message, faults);
 }
 
-fn at_most(bytes: usize, field: &str, text: &str, faults: &mut Vec<Fault>) {
+fn at_most(bytes: usize, field: &str, text: &str, faults: &mut Vec<StatusCause>) {
     if text.len() > bytes {
         faults.push(invalid_text(field, "", &format!("can have at most {bytes} characters")));
     }
 }
 
 /// Checks the additional rules of events.k8s.io/v1.
-fn strict_create(event: &Event, faults: &mut Vec<Fault>) {
+fn strict_create(event: &Event, faults: &mut Vec<StatusCause>) {
     series(event, faults);
     if event.event_time.is_none() {
         faults.push(required("eventTime", ""));
@@ -163,7 +163,7 @@ fn strict_create(event: &Event, faults: &mut Vec<Fault>) {
     }
 }
 
-fn series(event: &Event, faults: &mut Vec<Fault>) {
+fn series(event: &Event, faults: &mut Vec<StatusCause>) {
     let Some(series) = &event.series else { return };
     if series.count < 2 {
         faults.push(invalid_text("series.count", "", "should be at least 2"));
@@ -174,7 +174,7 @@ fn series(event: &Event, faults: &mut Vec<Fault>) {
 }
 
 /// Checks that an update through events.k8s.io/v1 changes only metadata and series.
-fn immutable(old: &Event, new: &Event, faults: &mut Vec<Fault>) {
+fn immutable(old: &Event, new: &Event, faults: &mut Vec<StatusCause>) {
     // The zero time equals no time.
     let [old, new] = [old, new].map(|event| {
         let event_time = event.event_time.filter(|&time| time != MicroTime::ZERO);

@@ -19,7 +19,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A fault of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct FileError {
     /// Part of the settings.
     pub part: Part,
     /// Reason; begins with the path.
@@ -44,8 +44,8 @@ labelled! {
 
 impl Part {
     /// Makes a fault of this part.
-    pub(super) fn fault(self, path: &Path, reason: impl std::fmt::Display) -> Fault {
-        Fault { part: self, reason: format!("{}: {reason}", path.display()) }
+    pub(super) fn fault(self, path: &Path, reason: impl std::fmt::Display) -> FileError {
+        FileError { part: self, reason: format!("{}: {reason}", path.display()) }
     }
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Contents {
     client_ca: Option<Content>,
 }
 
-type Content = Result<Vec<u8>, Fault>;
+type Content = Result<Vec<u8>, FileError>;
 
 impl Contents {
     pub(super) fn read(settings: &Settings) -> Self {
@@ -103,7 +103,7 @@ impl Contents {
     }
 
     /// Builds the rustls configuration.
-    pub(super) fn load(self, settings: &Settings, now: Now) -> Result<Loaded, Vec<Fault>> {
+    pub(super) fn load(self, settings: &Settings, now: Now) -> Result<Loaded, Vec<FileError>> {
         let roots = match (self.client_ca, &settings.client_ca) {
             (Some(pem), Some(path)) => pem.and_then(|pem| authorities(path, &pem)).map(Some),
             _ => Ok(None),
@@ -120,7 +120,7 @@ impl Contents {
     }
 
     /// Checks only the authorities of client certificates.
-    pub(super) fn check_client_ca(self, settings: &Settings) -> Result<(), Fault> {
+    pub(super) fn check_client_ca(self, settings: &Settings) -> Result<(), FileError> {
         match (self.client_ca, &settings.client_ca) {
             (Some(pem), Some(path)) => authorities(path, &pem?).map(drop),
             _ => Ok(()),
@@ -128,7 +128,7 @@ impl Contents {
     }
 }
 
-pub(super) fn read(part: Part, path: &Path) -> Result<Vec<u8>, Fault> {
+pub(super) fn read(part: Part, path: &Path) -> Result<Vec<u8>, FileError> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| part.fault(path, error))?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| part.fault(path, error))?;
@@ -139,7 +139,7 @@ pub(super) fn read(part: Part, path: &Path) -> Result<Vec<u8>, Fault> {
     }
 }
 
-fn pair([certificate_path, key_path]: [&Path; 2], [certificate, key]: [Content; 2]) -> Result<Pair, Vec<Fault>> {
+fn pair([certificate_path, key_path]: [&Path; 2], [certificate, key]: [Content; 2]) -> Result<Pair, Vec<FileError>> {
     let chain = certificate.and_then(|pem| certificates(Part::Certificate, certificate_path, &pem));
     let key = key.and_then(|pem| private_key(Part::Key, key_path, &pem));
     match (chain, key) {
@@ -148,7 +148,7 @@ fn pair([certificate_path, key_path]: [&Path; 2], [certificate, key]: [Content; 
     }
 }
 
-pub(super) fn certificates(part: Part, path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
+pub(super) fn certificates(part: Part, path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match read {
         Ok(chain) if !chain.is_empty() => Ok(chain),
@@ -163,7 +163,7 @@ const UNREADABLE: &str = "holds no certificate that can be read";
 /// The reason for PEM without an end, or with characters that are none of base64.
 const DAMAGED: &str = "is cut off or damaged";
 
-pub(super) fn private_key(part: Part, path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Fault> {
+pub(super) fn private_key(part: Part, path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileError> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
         let reason = match error {
             _ if pem.windows(9).any(|word| word == b"ENCRYPTED") => "has a password, which is not supported",
@@ -175,7 +175,7 @@ pub(super) fn private_key(part: Part, path: &Path, pem: &[u8]) -> Result<Private
 }
 
 /// Parses the authorities of client certificates.
-fn authorities(path: &Path, pem: &[u8]) -> Result<RootCertStore, Fault> {
+fn authorities(path: &Path, pem: &[u8]) -> Result<RootCertStore, FileError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(Part::ClientCa, path, pem)? {
         roots.add(certificate).map_err(|_error| Part::ClientCa.fault(path, UNREADABLE))?;
@@ -183,7 +183,12 @@ fn authorities(path: &Path, pem: &[u8]) -> Result<RootCertStore, Fault> {
     Ok(roots)
 }
 
-fn configure(settings: &Settings, pair: Pair, roots: Option<RootCertStore>, now: Now) -> Result<Loaded, Vec<Fault>> {
+fn configure(
+    settings: &Settings,
+    pair: Pair,
+    roots: Option<RootCertStore>,
+    now: Now,
+) -> Result<Loaded, Vec<FileError>> {
     let provider = Arc::new(ciphers::provider(&settings.cipher_suites));
     let (certificate_path, key_path) = match &settings.identity {
         Identity::Files { certificate, key } => (certificate, key),

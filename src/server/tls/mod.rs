@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 pub use ciphers::CipherSuite;
-pub use files::{Fault, Part};
+pub use files::{FileError, Part};
 
 use super::newest::Newest;
 use super::{LogPause, PeerCertificate};
@@ -128,7 +128,7 @@ struct Inner {
 ///
 /// # Errors
 /// All faults.
-pub fn check(settings: &Settings) -> Result<(), Vec<Fault>> {
+pub fn check(settings: &Settings) -> Result<(), Vec<FileError>> {
     let contents = Contents::read(settings);
     match &settings.identity {
         Identity::Files { .. } => contents.load(settings, Now::default()).map(drop),
@@ -155,7 +155,7 @@ impl Tls {
     ///
     /// # Errors
     /// All faults.
-    pub fn new(settings: Settings, limits: Limits, now: Now, metrics: Metrics) -> Result<Self, Vec<Fault>> {
+    pub fn new(settings: Settings, limits: Limits, now: Now, metrics: Metrics) -> Result<Self, Vec<FileError>> {
         let contents = Contents::read(&settings);
         let digest = contents.digest();
         let Loaded { config, expires, used, doubts } = contents.load(&settings, now)?;
@@ -190,7 +190,7 @@ impl Tls {
             }
             Err(faults) => {
                 metrics.failed();
-                for Fault { part, reason } in faults {
+                for FileError { part, reason } in faults {
                     let (listener, part) = (metrics.listener, part.label());
                     tracing::error!(listener, part, %reason, "new certificates cannot be used; the old ones stay active");
                 }

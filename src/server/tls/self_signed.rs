@@ -13,7 +13,7 @@ use rcgen::{
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::files::{Fault, Pair, Part, certificates, private_key, read};
+use super::files::{FileError, Pair, Part, certificates, private_key, read};
 use super::names;
 use crate::clock::Now;
 
@@ -27,7 +27,7 @@ const CA_DAYS: i64 = 3650;
 const DAYS: i64 = 365;
 
 /// Checks the folder and the names. Changes nothing.
-pub(super) fn check(dir: &Path, hosts: &[String]) -> Result<(), Vec<Fault>> {
+pub(super) fn check(dir: &Path, hosts: &[String]) -> Result<(), Vec<FileError>> {
     let mut faults = Vec::new();
     if !dir.is_dir() {
         faults.push(Part::Dir.fault(dir, "is not a folder"));
@@ -35,17 +35,17 @@ pub(super) fn check(dir: &Path, hosts: &[String]) -> Result<(), Vec<Fault>> {
         faults.extend(kept(dir).err());
     }
     let wrong = CertificateParams::new(hosts.to_vec()).err();
-    faults.extend(wrong.map(|error| Fault { part: Part::Hosts, reason: error.to_string() }));
+    faults.extend(wrong.map(|error| FileError { part: Part::Hosts, reason: error.to_string() }));
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
 /// Generates a certificate for `hosts`, signed by the authority in `dir`, which is generated too if it is missing.
-pub(super) fn pair(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Vec<Fault>> {
+pub(super) fn pair(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Vec<FileError>> {
     check(dir, hosts)?;
     make(dir, hosts, now).map_err(|fault| vec![fault])
 }
 
-fn make(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Fault> {
+fn make(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, FileError> {
     let wrong = |error: rcgen::Error| Part::Dir.fault(dir, error);
     let seconds = now.wall_seconds();
     let kept = if dir.join(CA).exists() { Some(kept(dir)?) } else { None };
@@ -72,7 +72,7 @@ fn make(dir: &Path, hosts: &[String], now: Now) -> Result<Pair, Fault> {
 }
 
 /// Reads the authority in the folder.
-fn kept(dir: &Path) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
+fn kept(dir: &Path) -> Result<(CertificateDer<'static>, KeyPair), FileError> {
     let (ca, key) = (dir.join(CA), dir.join(CA_KEY));
     let authority = certificates(Part::Dir, &ca, &read(Part::Dir, &ca)?)?.swap_remove(0);
     let der = private_key(Part::Dir, &key, &read(Part::Dir, &key)?)?;
@@ -85,7 +85,7 @@ fn kept(dir: &Path) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
     }
 }
 
-fn new_authority(dir: &Path, seconds: i64) -> Result<(CertificateDer<'static>, KeyPair), Fault> {
+fn new_authority(dir: &Path, seconds: i64) -> Result<(CertificateDer<'static>, KeyPair), FileError> {
     let key = KeyPair::generate().map_err(|error| Part::Dir.fault(dir, error))?;
     let authority = authority_params(seconds).self_signed(&key).map_err(|error| Part::Dir.fault(dir, error))?;
     // The certificate is written last, so that its key always exists.
@@ -120,7 +120,7 @@ fn named(name: &str) -> rcgen::DistinguishedName {
 }
 
 /// Writes a file atomically.
-fn write(path: &Path, pem: &str, mode: u32) -> Result<(), Fault> {
+fn write(path: &Path, pem: &str, mode: u32) -> Result<(), FileError> {
     let new = path.with_extension("new");
     let written = (|| {
         // A file left by an earlier attempt may have another mode.
@@ -143,7 +143,7 @@ mod tests {
 
     const NOW: i64 = 1_772_352_000;
 
-    fn made(dir: &Path, seconds: i64) -> Result<Pair, Vec<Fault>> {
+    fn made(dir: &Path, seconds: i64) -> Result<Pair, Vec<FileError>> {
         pair(dir, &["localhost".to_owned(), "::1".to_owned()], Now { wall: seconds * 1_000_000_000, ..Now::default() })
     }
 

@@ -313,22 +313,22 @@ pub(super) fn warn_of(config: &kube::Config, identity: Identity) {
 }
 
 /// An error, of which some types are known.
-type Fault = dyn std::error::Error + 'static;
+type AnyError = dyn std::error::Error + 'static;
 
 /// Returns an error and its causes, the innermost last.
-pub(super) fn causes(fault: &Fault) -> impl Iterator<Item = &Fault> {
+pub(super) fn causes(fault: &AnyError) -> impl Iterator<Item = &AnyError> {
     std::iter::successors(Some(fault), |error| error.source())
 }
 
 /// Returns the text of the innermost cause, or of an exec plugin's failure. The outer texts only repeat it, and kube's
 /// has the whole status.
-pub(crate) fn cause_of(fault: &Fault) -> String {
+pub(crate) fn cause_of(fault: &AnyError) -> String {
     let of_plugin = causes(fault).find_map(|error| error.downcast_ref().and_then(plugin));
     of_plugin.unwrap_or_else(|| causes(fault).last().map_or_else(String::new, words))
 }
 
 /// Returns the text of a cause, in words of an API server and not of kube's.
-fn words(error: &Fault) -> String {
+fn words(error: &AnyError) -> String {
     match error.downcast_ref::<Box<Status>>() {
         // kube's reason for an answer that is no Status.
         Some(status) if status.reason == "Failed to parse error data" => {
@@ -358,15 +358,15 @@ impl fmt::Display for Shared {
 }
 
 impl std::error::Error for Shared {
-    fn source(&self) -> Option<&Fault> {
+    fn source(&self) -> Option<&AnyError> {
         Some(&*self.0)
     }
 }
 
 /// Classifies an error by whether the request was sent, and not left unprocessed. In doubt it may have been carried out.
-pub(super) fn classify(fault: &Fault) -> Failure {
+pub(super) fn classify(fault: &AnyError) -> Failure {
     let is_refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
-    let is_unsent = |error: &Fault| {
+    let is_unsent = |error: &AnyError| {
         error.is::<NoConnection>()
             || error.downcast_ref().is_some_and(hyper_util::client::legacy::Error::is_connect)
             || error.downcast_ref().is_some_and(is_refused)

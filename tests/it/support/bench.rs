@@ -8,7 +8,7 @@ use std::time::Duration;
 use eventweir::clock::Clock;
 use eventweir::correlator::{self, KeySecret, Policy};
 use eventweir::deliver::GateSettings;
-use eventweir::deliver::{self, Monitor};
+use eventweir::deliver::{self, DeliveryStatus};
 use eventweir::event::Event;
 use eventweir::ledger::Balance;
 use eventweir::outbox::LostReason;
@@ -36,7 +36,7 @@ pub(crate) struct Options {
 pub(crate) struct Bench {
     pub(crate) shards: Shards,
     pub(crate) fake: FakeApiserver,
-    pub(crate) monitor: Monitor,
+    pub(crate) monitor: DeliveryStatus,
     registry: Registry,
     pub(crate) accepted: u64,
     stop: CancellationToken,
@@ -72,7 +72,7 @@ impl Bench {
         }
         let (stop, mut delivery) = (CancellationToken::new(), JoinSet::new());
         let registry = Registry::new();
-        let monitor = Monitor::new(options.gate, &registry);
+        let monitor = DeliveryStatus::new(options.gate, &registry);
         delivery.spawn(deliver::run(shards.clone(), upstream, monitor.clone(), stop.clone(), 1));
         Self { shards, fake, monitor, registry, accepted: 0, stop, delivery }
     }

@@ -11,7 +11,7 @@ use axum::body::Body;
 use eventweir::access::{self, Access};
 use eventweir::clock::Mono;
 use eventweir::correlator::{self, KeySecret, Policy};
-use eventweir::deliver::{self, GateSettings, Monitor};
+use eventweir::deliver::{self, DeliveryStatus, GateSettings};
 use eventweir::event::{ApiGroup, Event, conversion};
 use eventweir::event_log::{EventLog, Target};
 use eventweir::explain;
@@ -90,7 +90,7 @@ pub(super) struct Process {
     fake: FakeApiserver,
     /// The newest change of the upstream that its history has read.
     read: u64,
-    monitor: Monitor,
+    monitor: DeliveryStatus,
     shadow: Shadow,
     stop: CancellationToken,
     tasks: JoinSet<()>,
@@ -138,7 +138,7 @@ impl Process {
         if let Some(spool) = spool.clone() {
             tasks.spawn(spool.run(shards.clone(), stop.clone()));
         }
-        let monitor = Monitor::new(file.gate, &registry);
+        let monitor = DeliveryStatus::new(file.gate, &registry);
         // The API group of reads is that of writes, as the configuration does it.
         let group = if file.settings.outbox.group == UpstreamGroup::Events { ApiGroup::Events } else { ApiGroup::Core };
         let upstream = fake.upstream_with(&apiserver::Settings { group, ..apiserver::Settings::default() }, &registry);

@@ -48,7 +48,7 @@ pub struct Admin(Arc<Inner>);
 struct Inner {
     registry: Registry,
     shards: Shards,
-    monitor: DeliveryStatus,
+    delivery: DeliveryStatus,
     history: history::HistoryStatus,
     limits: Arc<ArcSwap<Settings>>,
     draining: AtomicBool,
@@ -76,7 +76,7 @@ impl Admin {
     pub fn new(
         registry: Registry,
         shards: Shards,
-        monitor: DeliveryStatus,
+        delivery: DeliveryStatus,
         history: history::HistoryStatus,
         limits: Settings,
         access: Access,
@@ -87,7 +87,7 @@ impl Admin {
             passwords: Passwords::new(),
             registry,
             shards,
-            monitor,
+            delivery,
             history,
             limits,
             draining: AtomicBool::new(false),
@@ -178,12 +178,12 @@ impl Admin {
     }
 
     fn upstream(&self) -> String {
-        let monitor = &self.0.monitor;
-        let forbidden = Verb::OF_DELIVERY.into_iter().filter(|verb| monitor.is_forbidden(*verb));
+        let delivery = &self.0.delivery;
+        let forbidden = Verb::OF_DELIVERY.into_iter().filter(|verb| delivery.is_forbidden(*verb));
         let forbidden: Vec<_> = forbidden.map(Verb::label).collect();
-        if !monitor.is_up() {
+        if !delivery.is_up() {
             "down: events wait in the outbox".to_owned()
-        } else if !monitor.is_tried() {
+        } else if !delivery.is_tried() {
             "not tried yet: nothing has been written".to_owned()
         } else if !forbidden.is_empty() {
             format!("forbidden: it answers 403 to {} of events", forbidden.join(", "))
@@ -194,7 +194,7 @@ impl Admin {
 
     fn is_live(&self) -> bool {
         let now = self.0.shards.clock().now().mono;
-        now.since(self.0.monitor.last_turn()) < STUCK
+        now.since(self.0.delivery.last_turn()) < STUCK
     }
 }
 

@@ -88,7 +88,7 @@ pub struct App {
     upstream: Upstream,
     access: Access,
     shadow: Shadow,
-    monitor: DeliveryStatus,
+    delivery: DeliveryStatus,
     history: history::HistoryStatus,
     metrics: Metrics,
     registry: Registry,
@@ -164,7 +164,7 @@ impl App {
         }
         let spool = beginning.map(|beginning| beginning.restore(&shards));
         let (shadow, runner) = Shadow::new(shards.clone(), self::secret()?);
-        let monitor = DeliveryStatus::new(config.gate, &registry);
+        let delivery = DeliveryStatus::new(config.gate, &registry);
         let metrics = Metrics::new(&registry);
         let access = access(&config, &upstream, shards.clock().clone(), &registry)?;
         let mode = match upstream {
@@ -179,7 +179,7 @@ impl App {
             is_open: !admin_address.ip().to_canonical().is_loopback() && !secured.admin_requires_certificate(),
         };
         let (shown, limits) = (shards.clone(), config.shard.clone());
-        let admin = Admin::new(registry.clone(), shown, monitor.clone(), history.clone(), limits, admin_access);
+        let admin = Admin::new(registry.clone(), shown, delivery.clone(), history.clone(), limits, admin_access);
         let app = Arc::new(Self {
             address,
             admin_address,
@@ -194,7 +194,7 @@ impl App {
             upstream,
             access,
             shadow,
-            monitor,
+            delivery,
             metrics,
             registry,
             tasks: TaskTracker::new(),
@@ -239,7 +239,7 @@ impl App {
             listed: self.history.ready(),
             spool: self.spool.clone(),
             shadow: self.shadow.clone(),
-            upstream_up: self.monitor.up(),
+            upstream_up: self.delivery.up(),
         };
         let mut ingest = Ingest::new(config.ingest, shards, upstream, aliases, ingest_metrics, event_log, shared);
         if config.admission.enabled {
@@ -278,7 +278,13 @@ impl App {
             self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
         }
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
-        self.guard(deliver::run(shards, upstream, self.monitor.clone(), self.stop_delivery.clone(), fastrand::u64(..)));
+        self.guard(deliver::run(
+            shards,
+            upstream,
+            self.delivery.clone(),
+            self.stop_delivery.clone(),
+            fastrand::u64(..),
+        ));
         self.guard(runner.run(self.stop_delivery.clone()));
         self.shadow.set(config.shadow);
         self.follow_upstream();
@@ -429,7 +435,7 @@ impl App {
         }
         self.stop_serving.cancel();
         if !timeout.is_zero() {
-            self.monitor.drain();
+            self.delivery.drain();
             self.shards.drain();
             let drained = async {
                 // Occurrences of running requests still belong to the drain.

@@ -85,7 +85,7 @@ impl App {
             tracing::warn!(keys = ?at_restart, "these keys of the configuration apply after a restart");
         }
         // First, because the shards wake delivery, which follows these settings.
-        self.monitor.set_settings(new.gate);
+        self.delivery.set_settings(new.gate);
         self.shards.reload(&new.shard, new.policy.clone());
         self.shadow.set(new.shadow.clone());
         self.access.reload(&new.access);

@@ -260,9 +260,9 @@ fn numbers(admin: &Admin, top: &Value, full: usize) -> [(&'static str, String); 
 }
 
 /// Says what is known of the upstream's events.
-fn history(monitor: &HistoryStatus, heard: Option<Duration>) -> String {
+fn history(status: &HistoryStatus, heard: Option<Duration>) -> String {
     let ago = heard.map(|ago| format!("{} ago", span(ago)));
-    match (monitor.mode(), monitor.is_synced(), ago) {
+    match (status.mode(), status.is_synced(), ago) {
         (Mode::Off, ..) => "off".to_owned(),
         (Mode::List, true, Some(ago)) => format!("listed {ago}"),
         (Mode::List, ..) => "not listed".to_owned(),
@@ -322,7 +322,7 @@ fn conditions(rule: &Rule) -> String {
 fn alarms(admin: &Admin, [lost, by_fault]: [u64; 2], full: usize) -> Vec<(String, &'static str)> {
     let upstream = admin.upstream();
     let mut alarms = Vec::new();
-    if !admin.0.monitor.is_up() {
+    if !admin.0.delivery.is_up() {
         let text = "! DOWN: the upstream does not answer; events wait in the outbox.";
         alarms.push((text.to_owned(), "eventweir_upstream_up"));
     }

@@ -132,7 +132,7 @@ impl Admin {
     }
 
     /// Sets the part that answers the page's queries about events.
-    pub fn set_face(&self, ingest: Ingest) {
+    pub fn set_ingest(&self, ingest: Ingest) {
         self.0.ingest.get_or_init(|| ingest);
     }
 

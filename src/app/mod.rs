@@ -263,7 +263,7 @@ impl App {
         };
         let (passthrough, served) = (self.passthrough(&config, ingest.bodies())?, self.served.clone());
         let origins = listeners::origins(&config, &self.address);
-        self.admin.set_face(ingest.clone());
+        self.admin.set_ingest(ingest.clone());
         let ingest = ingest.service(origins.clone());
         self.guard(async move {
             match passthrough {

@@ -84,8 +84,8 @@ async fn delete_one(
     }
     let unconditional = is_unconditional(options);
     // Preconditions are about an event that is stored.
-    let of_alias = |lookup| {
-        let paused = ingest.0.shards.pause(posted.as_ref()?, name, lookup);
+    let of_alias = |by| {
+        let paused = ingest.0.shards.pause(posted.as_ref()?, name, by);
         paused.filter(|paused| unconditional || paused.is_stored())
     };
     let paused = match of_alias(Lookup::Alias) {
@@ -153,7 +153,7 @@ async fn dry_run(
     posted: Option<&Event>,
     options: &DeleteOptions,
 ) -> Result<Deleted, Status> {
-    let find = |lookup| posted.and_then(|posted| ingest.0.shards.find_named(posted, lookup));
+    let find = |by| posted.and_then(|posted| ingest.0.shards.find_named(posted, by));
     let delete = async |found: Option<Found>| {
         let record = found.as_ref().map_or(name, |found| &found.name);
         match ingest.0.upstream.delete(namespace, record, options).await {

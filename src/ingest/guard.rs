@@ -301,7 +301,7 @@ impl Ingest {
         let (group, namespace, name) = event;
         let Err(refused) = self.may_create(caller, group, namespace).await else { return Ok(()) };
         let posted = self.0.aliases.get(namespace, name);
-        let find = |lookup| self.0.shards.find_named(posted.as_ref()?, lookup).filter(|found| !found.is_gone);
+        let find = |by| self.0.shards.find_named(posted.as_ref()?, by).filter(|found| !found.is_gone);
         let found = find(Lookup::Alias);
         let may_be_combined = found.is_none();
         let mut exists = self.exists(namespace, name, found).await;

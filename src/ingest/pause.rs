@@ -20,7 +20,7 @@ impl Ingest {
         name: &str,
     ) -> Result<Option<PausedRecord>, Status> {
         let posted = self.0.aliases.get(namespace, name);
-        let of_alias = |lookup| posted.as_ref().and_then(|posted| self.0.shards.pause(posted, name, lookup));
+        let of_alias = |by| posted.as_ref().and_then(|posted| self.0.shards.pause(posted, name, by));
         let paused = match of_alias(Lookup::Alias) {
             Some(paused) => Some(paused),
             None => match self.pause_stored(namespace, name).await {

@@ -33,8 +33,7 @@ impl Ingest {
     /// have the newest state of the record, the state in the outbox is shown.
     pub(super) async fn event_of(&self, namespace: &str, name: &str, version: u64) -> Result<Event, Status> {
         let posted = self.0.aliases.get(namespace, name);
-        let find =
-            |lookup| posted.as_ref().and_then(|posted| Some((posted, self.0.shards.find_named(posted, lookup)?)));
+        let find = |by| posted.as_ref().and_then(|posted| Some((posted, self.0.shards.find_named(posted, by)?)));
         let found = find(Lookup::Alias);
         let may_be_combined = found.is_none();
         let mut event = self.event_of_record((namespace, name), version, found).await;

@@ -49,7 +49,7 @@ impl Shards {
             for (handle, place) in handles.into_iter().zip(places) {
                 let event = &events[*place];
                 held[*place] =
-                    handle.map(|handle| self.held((index, handle), event, &event.metadata.name, Lookup::Name));
+                    handle.map(|handle| self.paused((index, handle), event, &event.metadata.name, Lookup::Name));
             }
         }
         held

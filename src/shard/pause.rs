@@ -49,11 +49,11 @@ const LOOK: Duration = Duration::from_millis(5);
 impl Shard {
     /// Pauses the record that `name` refers to, for an event of this content. Nothing of the record is sent until
     /// [`release`](Self::release), [`forget_record`](Self::forget_record) or [`follow`](Self::follow).
-    pub fn pause(&mut self, event: &Event, name: &str, lookup: Lookup, now: Now, policy: &Policy) -> Option<Handle> {
-        let handle = self.locate(event, name, lookup, now, policy);
+    pub fn pause(&mut self, event: &Event, name: &str, by: Lookup, now: Now, policy: &Policy) -> Option<Handle> {
+        let handle = self.locate(event, name, by, now, policy);
         let unknown = || {
             let mut named = self.outbox.named(&event.metadata.namespace, name);
-            let record = named.find(|record| match lookup {
+            let record = named.find(|record| match by {
                 // The upstream's event is not of a record that only asks for its name.
                 Lookup::Name => self.outbox.is_of(*record, event, now) == Some(true),
                 // A record that its correlator knows is another event's.
@@ -61,7 +61,7 @@ impl Shard {
             })?;
             self.handle_of(record, event, name)
         };
-        let handle = handle.or_else(|| if lookup == Lookup::Alias { None } else { unknown() })?;
+        let handle = handle.or_else(|| if by == Lookup::Alias { None } else { unknown() })?;
         self.outbox.pause(handle.record);
         Some(handle)
     }
@@ -93,24 +93,17 @@ impl Shard {
         Some(Handle { source, key: None, record, object, name: name.into(), stored })
     }
 
-    pub(super) fn locate(
-        &self,
-        event: &Event,
-        name: &str,
-        lookup: Lookup,
-        now: Now,
-        policy: &Policy,
-    ) -> Option<Handle> {
+    pub(super) fn locate(&self, event: &Event, name: &str, by: Lookup, now: Now, policy: &Policy) -> Option<Handle> {
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         // A digest or storm record has no key in a correlator, but a copy that a client has posted has one.
-        if lookup == Lookup::Name
+        if by == Lookup::Name
             && (event.reason == DIGEST_REASON || is_storm(event))
             && let Some(record) = self.outbox.digest(event, name)
         {
             let name = name.into();
             return Some(Handle { source, key: None, record, object, name, stored: true });
         }
-        let (key, observation, seen) = self.resolve(event, name, lookup, now, policy)?;
+        let (key, observation, seen) = self.resolve(event, name, by, now, policy)?;
         let (record, key) = (observation.record, Some(key));
         let (name, stored) = seen
             .map_or((&observation.name, observation.stored), |seen| (&seen.event.metadata.name, seen.shown.is_some()));
@@ -122,7 +115,7 @@ impl Shard {
         &self,
         event: &Event,
         name: &str,
-        lookup: Lookup,
+        by: Lookup,
         now: Now,
         policy: &Policy,
     ) -> Option<(Key, &Observation, Option<RecordView<'_>>)> {
@@ -134,7 +127,7 @@ impl Shard {
             if seen.map_or(&observation.name, |seen| &seen.event.metadata.name) == name {
                 return Some(found);
             }
-            let leads = match lookup {
+            let leads = match by {
                 Lookup::Name => false,
                 Lookup::Alias => counts == Counts::Yes,
                 Lookup::Unstored => counts != Counts::No,
@@ -147,8 +140,8 @@ impl Shard {
     }
 
     /// Returns the record that the client's name of `event` refers to.
-    fn find_named(&self, event: &Event, lookup: Lookup, now: Now, policy: &Policy) -> Option<Found> {
-        let (_, observation, _) = self.resolve(event, &event.metadata.name, lookup, now, policy)?;
+    fn find_named(&self, event: &Event, by: Lookup, now: Now, policy: &Policy) -> Option<Found> {
+        let (_, observation, _) = self.resolve(event, &event.metadata.name, by, now, policy)?;
         Some(self.found(observation))
     }
 
@@ -225,7 +218,7 @@ pub struct PausedRecord {
     /// Whether the pause has ended, because the record was forgotten or follows the client's change.
     has_ended: bool,
     /// How it was found.
-    lookup: Lookup,
+    by: Lookup,
     /// The client's line under the requested name.
     line: Key,
 }
@@ -233,37 +226,41 @@ pub struct PausedRecord {
 impl Shards {
     /// Pauses the record that `name` refers to; see [`Shard::pause`].
     #[must_use]
-    pub fn pause(&self, event: &Event, name: &str, lookup: Lookup) -> Option<PausedRecord> {
+    pub fn pause(&self, event: &Event, name: &str, by: Lookup) -> Option<PausedRecord> {
         let policy = self.policy();
         let shard = self.shard_of(event);
-        let handle = self.with(shard, |shard, now| shard.pause(event, name, lookup, now, &policy))?;
-        Some(self.held((shard, handle), event, name, lookup))
+        let handle = self.with(shard, |shard, now| shard.pause(event, name, by, now, &policy))?;
+        Some(self.paused((shard, handle), event, name, by))
     }
 
-    pub(super) fn held(
+    pub(super) fn paused(
         &self,
         (shard, handle): (usize, Handle),
         event: &Event,
         name: &str,
-        lookup: Lookup,
+        by: Lookup,
     ) -> PausedRecord {
         let secret = self.0.secret;
         let line = secret.line(secret.source(event), &event.metadata.namespace, name, line_checksum(event));
-        PausedRecord { shards: self.clone(), shard, handle, has_ended: false, lookup, line }
+        PausedRecord { shards: self.clone(), shard, handle, has_ended: false, by, line }
     }
 
     /// Returns the record that a client's name refers to, for the event that the client was shown under it: as
     /// [`pause`](Self::pause) finds it, if its correlator knows it.
-    pub fn find_named(&self, posted: &Event, lookup: Lookup) -> Option<Found> {
+    pub fn find_named(&self, posted: &Event, by: Lookup) -> Option<Found> {
         let policy = self.policy();
-        self.look(self.shard_of(posted), |shard| shard.find_named(posted, lookup, self.clock().now(), &policy))
+        self.look(self.shard_of(posted), |shard| shard.find_named(posted, by, self.clock().now(), &policy))
     }
 
     /// Whether `stored`, the upstream's event of the name of the record that `posted` has led to, is of the record.
     pub fn is_of(&self, posted: &Event, found: &Found, stored: &Event) -> bool {
+        self.shows(self.shard_of(posted), (found.record, &found.name), stored).unwrap_or(found.stored)
+    }
+
+    /// Does as [`Shard::is_of`].
+    fn shows(&self, shard: usize, (record, name): (RecordId, &str), stored: &Event) -> Option<bool> {
         let (policy, now) = (self.policy(), self.clock().now());
-        let is_of = |shard: &Shard| shard.is_of(found.record, &found.name, stored, now, &policy);
-        self.look(self.shard_of(posted), is_of).unwrap_or(found.stored)
+        self.look(shard, |shard| shard.is_of(record, name, stored, now, &policy))
     }
 }
 
@@ -280,7 +277,7 @@ impl PausedRecord {
 
     /// Whether the upstream's event has led to the record, so that it has its name.
     pub fn is_found_by_name(&self) -> bool {
-        self.lookup == Lookup::Name
+        self.by == Lookup::Name
     }
 
     /// Whether the record has occurrences that wait, or a write in doubt.
@@ -290,10 +287,8 @@ impl PausedRecord {
 
     /// Whether `stored`, the upstream's event of the record's name, is of the record.
     pub fn is_of(&self, stored: &Event) -> bool {
-        let Self { shards, handle, .. } = self;
-        let (policy, now) = (shards.policy(), shards.clock().now());
-        let is_of = |shard: &Shard| shard.is_of(handle.record, &handle.name, stored, now, &policy);
-        shards.look(self.shard, is_of).unwrap_or(handle.stored)
+        let Self { shards, shard, handle, .. } = self;
+        shards.shows(*shard, (handle.record, &handle.name), stored).unwrap_or(handle.stored)
     }
 
     /// Waits until no request of the record is in flight, so that the client's request comes after it.
@@ -428,7 +423,7 @@ mod tests {
         shard.accept(event("a"), 1, now, &policy).unwrap();
         shard.accept(combined.clone(), 1, now, &policy).unwrap();
         let leads = |event: &Event, now| {
-            let is_led = |lookup| shard.locate(event, &event.metadata.name, lookup, now, &policy).is_some();
+            let is_led = |by| shard.locate(event, &event.metadata.name, by, now, &policy).is_some();
             [Lookup::Alias, Lookup::Unstored, Lookup::Name].map(is_led)
         };
         assert_eq!((leads(&event("a"), now), leads(&combined, now)), ([false; 3], [true, true, false]));

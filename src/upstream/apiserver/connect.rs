@@ -177,13 +177,17 @@ impl Credentials {
 struct Link {
     cluster: Uri,
     credentials: Credentials,
-    lanes: SharedConnections,
+    connections: SharedConnections,
 }
 
 impl Link {
     fn new(config: &kube::Config, timeout: Duration) -> Result<Self, Error> {
         let (credentials, https) = (Credentials::of(config)?, https_connector(config, Protocols::All, timeout)?);
-        Ok(Self { cluster: config.cluster_url.clone(), credentials, lanes: SharedConnections::over(https, timeout) })
+        Ok(Self {
+            cluster: config.cluster_url.clone(),
+            credentials,
+            connections: SharedConnections::over(https, timeout),
+        })
     }
 }
 
@@ -216,7 +220,7 @@ impl Apiserver {
                 let headers = link.credentials.headers(renewed.now()).await;
                 let headers = headers.inspect_err(|fault| renewed.failed(&link, &**fault))?;
                 request.headers_mut().extend(headers);
-                let (permit, transport) = link.lanes.permit();
+                let (permit, transport) = link.connections.permit();
                 let answer = transport.send(request).await?;
                 if answer.status() == StatusCode::UNAUTHORIZED {
                     renewed.refused(&link);

@@ -83,13 +83,13 @@ impl Forwarder {
         standing: Standing,
     ) -> Result<(Response<Incoming>, StreamPermit), Box<Status>> {
         let link = self.0.current().await;
-        let lanes = match standing {
+        let connections = match standing {
             Standing::Unknown => &link.unknown,
             Standing::Accepted if may_be_proxied(request.uri()) => &link.proxied,
             Standing::Accepted => &link.accepted,
         };
         let added = link.prepare(&mut request, &self.0).await?;
-        let (permit, transport) = lanes.permit();
+        let (permit, transport) = connections.permit();
         let copy = copy(&request);
         let answer = match (transport.send(request).await, copy) {
             (Err(fault), Some(copy)) if is_unprocessed(&*fault) => transport.send(copy).await,

@@ -16,20 +16,20 @@ use super::transport::Transport;
 /// and each watch counts: beyond that, requests would wait for the end of watches.
 const STREAMS: usize = 64;
 /// LIMIT: HTTP/2 connections; further requests share the last one.
-const LANES: usize = 256;
+const CONNECTIONS: usize = 256;
 
 /// HTTP/2 connections, each for a limited number of requests. Over HTTP/1.1 each request in flight has its own.
 #[derive(Debug)]
 pub(super) struct SharedConnections<B = Body> {
     https: HttpsConnector<HttpConnector>,
     timeout: Duration,
-    lanes: Box<[SharedConnection<B>]>,
+    connections: Box<[SharedConnection<B>]>,
 }
 
 #[derive(Debug)]
 struct SharedConnection<B> {
     in_flight: Arc<AtomicUsize>,
-    // Boxed, because few lanes are used.
+    // Boxed, because few connections are used.
     transport: OnceLock<Box<Transport<B>>>,
 }
 
@@ -44,7 +44,7 @@ where
     /// Connects over `https`; see [`Transport::over`].
     pub(super) fn over(https: HttpsConnector<HttpConnector>, timeout: Duration) -> Self {
         let connection = || SharedConnection { in_flight: Arc::default(), transport: OnceLock::new() };
-        Self { https, timeout, lanes: std::iter::repeat_with(connection).take(LANES).collect() }
+        Self { https, timeout, connections: std::iter::repeat_with(connection).take(CONNECTIONS).collect() }
     }
 
     /// Takes a permit on the first connection that has one, otherwise on the last.
@@ -53,8 +53,8 @@ where
             let room = |taken: usize| (taken < STREAMS).then(|| taken.saturating_add(1));
             connection.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok()
         };
-        let connection = self.lanes.iter().find(take).unwrap_or_else(|| {
-            let last = self.lanes.last().expect("there is one");
+        let connection = self.connections.iter().find(take).unwrap_or_else(|| {
+            let last = self.connections.last().expect("there is one");
             last.in_flight.fetch_add(1, Ordering::Relaxed);
             last
         });

@@ -369,19 +369,19 @@ async fn an_attempt_to_connect_fails_all_that_wait_for_it() {
         let config = config(&Settings { kubeconfig: Some(path), ..Settings::default() }).await.unwrap();
         let timeout = Duration::from_secs(1);
         let https = transport::https_connector(&config, transport::Protocols::All, timeout).unwrap();
-        let lanes = Arc::new(shared_connections::SharedConnections::<Body>::over(https, timeout));
-        let send = move |lanes: Arc<shared_connections::SharedConnections<Body>>| async move {
+        let connections = Arc::new(shared_connections::SharedConnections::<Body>::over(https, timeout));
+        let send = move |connections: Arc<shared_connections::SharedConnections<Body>>| async move {
             let request = http::Request::get(format!("https://{address}/"));
             let request = request.header("authorization", "Bearer t").header("user-agent", "test");
-            let fault = lanes.permit().1.send(request.body(Body::empty()).unwrap()).await.unwrap_err();
+            let fault = connections.permit().1.send(request.body(Body::empty()).unwrap()).await.unwrap_err();
             matches!(connect::classify(&*fault), Failure::NotSent(_))
         };
         if served > 0 {
-            assert!(!send(Arc::clone(&lanes)).await, "the connection breaks");
+            assert!(!send(Arc::clone(&connections)).await, "the connection breaks");
         }
         let mut waiting = JoinSet::new();
         for _ in 0..5 {
-            waiting.spawn(send(Arc::clone(&lanes)));
+            waiting.spawn(send(Arc::clone(&connections)));
         }
         assert_eq!(waiting.join_all().await, [true; 5], "{served}");
         assert_eq!(attempts.load(Ordering::Relaxed), served + 1);

@@ -91,7 +91,7 @@ func main() {
 	flag.IntVar(&o.kills, "kills", 20, "number of crashes in the scenario kill9")
 	flag.DurationVar(&o.outage, "outage", time.Minute, "length of the apiserver outage in the scenario recovery")
 	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "time limit for sending, per scenario")
-	flag.StringVar(&o.keep, "keep", "", "folder for logs and configurations (default: a temporary one)")
+	flag.StringVar(&o.keep, "keep", "", "folder for logs and configurations of the scenarios that fail (default: a temporary one)")
 	flag.StringVar(&o.extra, "extra-config", "", "file with configuration keys that override those of each scenario")
 	flag.BoolVar(&list, "list", false, "list the scenarios and exit")
 	flag.StringVar(&client, "record", "", "run as the client of the scenario recorder: ADDRESS,NAMESPACE,PREFIX")
@@ -220,6 +220,9 @@ func runAll(ctx context.Context, o options, names string) (failed int, err error
 				if errors.As(err, &wrong) {
 					r.evidence(wrong.object)
 				}
+			} else if err := os.RemoveAll(r.dir); err != nil {
+				// An apiserver of a scenario's own has reserved more than 100 MiB.
+				r.logf("cannot delete its folder: %v", err)
 			}
 			fmt.Printf("%s (%.0f s): %s\n%s", r.name, time.Since(begin).Seconds(), result, out.String())
 		})

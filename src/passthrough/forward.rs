@@ -53,7 +53,7 @@ impl Passthrough {
             return Err((Kind::Refused, full("passthrough.maxInFlight").into()));
         };
         let (method, uri) = (parts.method.clone(), parts.uri.clone());
-        let (answer, seat) = forwarder.send(outgoing(parts, body, named), standing).await.map_err(failed)?;
+        let (answer, seat) = forwarder.send(self.outgoing(parts, body, named), standing).await.map_err(failed)?;
         if let Some(token) = token {
             self.0.tokens.note(token, &method, &uri, answer.status());
         }
@@ -101,6 +101,16 @@ impl Passthrough {
         self.0.callers.impersonator.is_some() || !has_certificate_alone(parts)
     }
 
+    /// Builds the request for the apiserver from one with end-to-end headers.
+    fn outgoing(&self, parts: Parts, body: Outgoing, named: HeaderMap) -> Request<Outgoing> {
+        let mut request = Request::new(body);
+        *request.method_mut() = parts.method;
+        *request.uri_mut() = parts.uri;
+        *request.headers_mut() = headers::of_request(parts.headers, named);
+        self.0.via.add_to(request.headers_mut());
+        request
+    }
+
     /// Converts the apiserver's answer for the client.
     fn answered(
         &self,
@@ -130,7 +140,7 @@ impl Passthrough {
         let Some(place) = self.0.upgrades.take(&caller, 1) else {
             return refuse(&full("passthrough.maxUpgrades"));
         };
-        let mut outgoing = outgoing(parts, streamed(body), named);
+        let mut outgoing = self.outgoing(parts, streamed(body), named);
         outgoing.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         for protocol in protocols {
             outgoing.headers_mut().append(UPGRADE, protocol);
@@ -156,15 +166,6 @@ impl Passthrough {
 fn failed(status: Box<Status>) -> Unanswered {
     tracing::debug!(fault = status.message, "a request could not be forwarded");
     (Kind::Failed, status)
-}
-
-/// Builds the request for the apiserver from one with end-to-end headers.
-fn outgoing(parts: Parts, body: Outgoing, named: HeaderMap) -> Request<Outgoing> {
-    let mut request = Request::new(body);
-    *request.method_mut() = parts.method;
-    *request.uri_mut() = parts.uri;
-    *request.headers_mut() = headers::of_request(parts.headers, named);
-    request
 }
 
 /// Copies bytes both ways until both sides have closed, one of them fails, or the program stops.

@@ -3,7 +3,7 @@
 //! A client may list any header as hop-by-hop, its token included. So these are removed before anything is read from
 //! the headers that remain: who the apiserver takes the caller for depends on those alone.
 
-use http::header::{CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::upstream::apiserver::is_impersonation;
@@ -14,6 +14,28 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// Hop-by-hop headers beside `Connection`.
 const HOP_BY_HOP: [HeaderName; 7] =
     [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE];
+
+/// The name of this process in `Via` headers (RFC 9110, 7.6.3). A request that has it already was forwarded to this
+/// process itself, as the supposed apiserver.
+#[derive(Debug)]
+pub(super) struct Via(HeaderValue);
+
+impl Via {
+    pub(super) fn random() -> Self {
+        let name = format!("1.1 eventweir-{:016x}", fastrand::u64(..));
+        Self(name.try_into().expect("it is ASCII"))
+    }
+
+    pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
+        // A proxy may join the values of several.
+        let names_us = |value: &HeaderValue| memchr::memmem::find(value.as_bytes(), self.0.as_bytes()).is_some();
+        headers.get_all(VIA).iter().any(names_us)
+    }
+
+    pub(super) fn add_to(&self, headers: &mut HeaderMap) {
+        headers.append(VIA, self.0.clone());
+    }
+}
 
 /// Returns a request's headers without those that are hop-by-hop. Impersonation headers stay even if they are listed:
 /// without them, the request would run in the name and with the rights of the user that impersonates.

@@ -39,6 +39,7 @@ use crate::server::{Answer, FairPlaces, Origins};
 use crate::status::Status;
 use crate::upstream::apiserver::{is_impersonation, is_of_eventweir};
 use events::Names;
+use headers::Via;
 use metrics::Kind;
 use tokens::Tokens;
 
@@ -65,6 +66,7 @@ struct Inner {
     settings: Settings,
     callers: Callers,
     tokens: Tokens,
+    via: Via,
     metrics: Metrics,
     in_flight: FairPlaces,
     upgrades: FairPlaces,
@@ -91,6 +93,7 @@ impl Passthrough {
             settings,
             callers,
             tokens: Tokens::new(),
+            via: Via::random(),
             in_flight: FairPlaces::new(settings.max_in_flight, metrics.in_flight.clone()),
             upgrades: FairPlaces::new(settings.max_upgrades, metrics.tunnels.clone()),
             metrics,
@@ -120,6 +123,9 @@ impl Passthrough {
     }
 
     async fn answer<S: Answer>(&self, ingest: &Arc<S>, request: Request<Body>) -> Answered {
+        if self.0.via.is_in(request.headers()) {
+            return refuse(&loop_detected());
+        }
         match Route::of(request.method(), request.uri().path()) {
             Route::Ours => (Kind::Events, S::clone(ingest).run(request).await),
             // Only the apiserver can authorise impersonation. Another eventweir has merged its events already.
@@ -149,6 +155,13 @@ type Unanswered = (Kind, Box<Status>);
 
 fn refuse(status: &Status) -> Answered {
     (Kind::Refused, forward::refusal(status))
+}
+
+/// 508: the request has come back.
+fn loop_detected() -> Status {
+    let message = "eventweir: the address of the API server leads back to this eventweir; give it the API server's own \
+                   (--kubeconfig, or KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of its container)";
+    Status::new(508, "LoopDetected", message)
 }
 
 /// Returns the answer to a client whose request could not be forwarded.

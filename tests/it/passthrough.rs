@@ -105,9 +105,35 @@ async fn requests_and_answers_are_forwarded_unchanged() {
     let mut expected: Vec<(String, String)> =
         kept.map(|(name, value)| (name.to_lowercase(), (*value).to_owned())).collect();
     expected.insert(0, ("content-length".to_owned(), "8".to_owned()));
+    expected.push(("via".to_owned(), seen[0].header("via").unwrap().to_owned()));
     expected.push(("host".to_owned(), behind.address.to_string()));
     assert_eq!(seen[0].headers, expected);
     assert_eq!(count(&program, "forwarded").await, 1.0);
+    program.stop().await;
+}
+
+/// Fault: it forwarded the request to itself until all places were taken, 20,000 times a second.
+#[tokio::test]
+async fn a_request_that_comes_back_is_refused() {
+    let behind = Behind::plain(async |request| {
+        let mut returned = answer(200, "");
+        let last = request.headers().get_all("via").iter().next_back().unwrap();
+        returned.headers_mut().insert("via", last.clone());
+        returned
+    })
+    .await;
+    let program = behind.program("", "").await;
+    let mut client = program.client().await;
+    let reply = client.send("GET", "/version", &[CALLER, ("Via", "1.1 other")], b"").await;
+    let ours = reply.header("via").unwrap().to_owned();
+    assert!(ours.starts_with("1.1 eventweir-"), "{ours}");
+    let both = format!("1.1 other, {ours}");
+    for (method, path) in [("GET", "/version"), ("POST", EVENTS)] {
+        let reply = client.send(method, path, &[CALLER, ("Via", &both)], b"").await;
+        assert_eq!(reply.status, 508, "{}", reply.text());
+        assert!(reply.text().contains("leads back to this eventweir"), "{}", reply.text());
+    }
+    assert_eq!((behind.seen().len(), count(&program, "refused").await), (1, 2.0));
     program.stop().await;
 }
 

@@ -364,6 +364,7 @@ fn shown(value: &Value) -> String {
         Value::List(members) => {
             // A few are enough: the error cuts long values off anyway.
             let texts = members.iter().take(20).map(|member| match &member.value {
+                Value::Scalar(text) if text.is_empty() => "''",
                 Value::Scalar(text) => text.as_str(),
                 Value::Null => "~",
                 Value::List(_) => "[…]",

@@ -68,11 +68,12 @@ fn until_quote(text: &[u8]) -> Option<&[u8]> {
 
 /// Returns the group that an event states or whose members it has, or `otherwise`, as for the items of a list.
 pub(super) fn group_of(text: &[u8], otherwise: ApiGroup) -> ApiGroup {
-    let has = |word: &[u8]| memmem::find(text, word).is_some();
+    let is_name_at = |end: usize| text.get(end..).is_some_and(|rest| rest.trim_ascii_start().first() == Some(&b':'));
+    let names = |word: &[u8]| memmem::find_iter(text, word).any(|at| is_name_at(at.saturating_add(word.len())));
     // In this order, because most events are old-style and have this member early.
-    if has(b"\"involvedObject\"") {
+    if names(b"\"involvedObject\"") {
         ApiGroup::Core
-    } else if has(b"\"events.k8s.io/v1\"") || has(b"\"regarding\"") {
+    } else if memmem::find(text, b"\"events.k8s.io/v1\"").is_some() || names(b"\"regarding\"") {
         ApiGroup::Events
     } else {
         otherwise
@@ -82,6 +83,20 @@ pub(super) fn group_of(text: &[u8], otherwise: ApiGroup) -> ApiGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_show_the_group_and_equal_texts_do_not() {
+        for (text, group) in [
+            (r#"{"involvedObject" : {}}"#, ApiGroup::Core),
+            (r#"{"note":"involvedObject","involvedObject":{},"reason":"regarding"}"#, ApiGroup::Core),
+            // Fault: a value that was exactly a member's name showed the group.
+            (r#"{"note":"involvedObject","regarding":{}}"#, ApiGroup::Events),
+            (r#"{"apiVersion":"events.k8s.io/v1","note":"involvedObject"}"#, ApiGroup::Events),
+            (r#"{"reason":"regarding"}"#, ApiGroup::Core),
+        ] {
+            assert_eq!(group_of(text.as_bytes(), ApiGroup::Core), group, "{text}");
+        }
+    }
 
     #[test]
     fn documents_are_told_from_lines_by_their_beginning() {

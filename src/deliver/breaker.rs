@@ -82,7 +82,7 @@ impl Breakers {
         };
         if breaker.is_probing || breaker.until > now {
             let after = Some(breaker.until.since(now));
-            return Err(Retry { after, applied: Applied::No, fault: breaker.fault });
+            return Err(Retry { after, ..Retry::new(breaker.fault, Applied::No) });
         }
         breaker.is_probing = true;
         Ok(())
@@ -164,7 +164,7 @@ mod tests {
     }
 
     fn settle(breakers: &mut Breakers, scope: &Scope, fault: Option<Fault>, millis: i64) -> Outcome {
-        let failure = fault.map(|fault| Retry { after: None, applied: Applied::No, fault });
+        let failure = fault.map(|fault| Retry::new(fault, Applied::No));
         breakers.settle(scope, failure, at(millis), at(millis), &GateSettings::default(), 0.0)
     }
 
@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(settle(&mut breakers, &scope("failing", object), Some(Fault::ServerError), 0), Outcome::Failure);
         }
         let postponed =
-            Retry { after: Some(Duration::from_millis(1_600)), applied: Applied::No, fault: Fault::ServerError };
+            Retry { after: Some(Duration::from_millis(1_600)), ..Retry::new(Fault::ServerError, Applied::No) };
         assert_eq!(breakers.acquire(&scope("failing", "e"), at(0)), Err(postponed));
         assert_eq!(breakers.acquire(&scope("other", "a"), at(0)), Ok(()));
         assert_eq!(breakers.acquire(&scope("failing", "e"), at(1_600)), Ok(()));
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn failures_of_requests_in_flight_together_count_once() {
         let mut breakers = Breakers::default();
-        let failure = Some(Retry { after: None, applied: Applied::No, fault: Fault::ServerError });
+        let failure = Some(Retry::new(Fault::ServerError, Applied::No));
         for object in ["a", "b", "c", "d", "e", "f"] {
             let outcome = breakers.settle(&scope("shop", object), failure, at(0), at(1), &GateSettings::default(), 0.0);
             assert_eq!(outcome, Outcome::Failure);

@@ -334,7 +334,7 @@ impl Delivery {
             // After a panic it is unknown whether the request was executed.
             Err(error) => {
                 tracing::error!(%error, "a request to the upstream ended abnormally");
-                let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::BadAnswer };
+                let retry = Retry::new(Fault::BadAnswer, Applied::Perhaps);
                 (error.id(), Answer::Retry(retry))
             }
         };

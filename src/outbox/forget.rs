@@ -286,7 +286,7 @@ mod tests {
     /// Fault: the answer made the record known again, and its next write created the deleted event again.
     #[test]
     fn a_delete_without_an_answer_is_not_undone_by_the_answer_to_an_earlier_patch() {
-        let retry = |applied, fault| Answer::Retry(Retry { after: None, applied, fault });
+        let retry = |applied, fault| Answer::Retry(Retry::new(fault, applied));
         let perhaps = retry(Applied::Perhaps, Fault::Timeout);
         let conflict = retry(Applied::No, Fault::Conflict);
         for (answer, written, lost) in
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn the_deletion_of_a_late_create_waits_for_no_token() {
         let (mut outbox, id, object) = creating(Some(Rate { qps: 0.0, burst: 1 }));
-        let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        let retry = Retry::new(Fault::Timeout, Applied::Perhaps);
         outbox.settle(id, Answer::Retry(retry), at(0));
         // The second try finds the first one's event.
         assert!(matches!(outbox.next_write(at(2)).unwrap().request, Request::Create { .. }));
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn a_create_in_limbo_is_deleted_after_a_clients_put_and_delete() {
         let (mut outbox, id, object) = creating(None);
-        let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        let retry = Retry::new(Fault::Timeout, Applied::Perhaps);
         outbox.settle(id, Answer::Retry(retry), at(0));
         outbox.pause(id);
         outbox.rebase(id, &object, Line::Created, at(1));

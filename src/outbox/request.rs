@@ -131,6 +131,13 @@ labelled! {
     }
 }
 
+impl Retry {
+    /// A failure without further circumstances.
+    pub const fn new(fault: Fault, applied: Applied) -> Self {
+        Self { after: None, applied, fault }
+    }
+}
+
 impl Fault {
     /// Whether the upstream has answered, and not accepted the request.
     pub const fn is_answer(self) -> bool {

@@ -392,7 +392,7 @@ mod tests {
     use crate::outbox::{GroupSettings, Offer, Request, Settings};
 
     const HOUR: i64 = 3_600_000_000_000;
-    const OVERLOADED: Answer = Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::Overloaded });
+    const OVERLOADED: Answer = Answer::Retry(Retry::new(Fault::Overloaded, Applied::No));
 
     fn offer(outbox: &mut Outbox, (source, number): (u128, u64), now: Now) {
         let mut event = Event { count: 1, ..Event::default() };

@@ -181,7 +181,7 @@ mod tests {
                 shard.accept(event, 1, at(3), &policy).unwrap();
             }
             let write = shard.next_write(at(3)).unwrap();
-            let overloaded = Retry { after: None, applied: Applied::No, fault: Fault::Overloaded };
+            let overloaded = Retry::new(Fault::Overloaded, Applied::No);
             shard.settle(write.record, Answer::Retry(overloaded), at(3));
             assert!(shard.next_write(at(4)).is_some(), "{comes_before_drain}");
         }
@@ -197,7 +197,7 @@ mod tests {
         let event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
         shard.accept(event.clone(), 1, at(1), &policy).unwrap();
         let write = shard.next_write(at(1)).unwrap();
-        let doubt = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        let doubt = Retry::new(Fault::Timeout, Applied::Perhaps);
         shard.settle(write.record, Answer::Retry(doubt), at(1));
         let write = shard.next_write(at(3)).unwrap();
         let Request::Create { event: stored, .. } = write.request else { unreachable!() };

@@ -203,7 +203,7 @@ mod tests {
         shard.accept(message("took 1 s"), 1, now, &policy).unwrap();
         let write = shard.next_write(now).unwrap();
         let Request::Create { event: created, .. } = write.request else { panic!("it is new") };
-        let retry = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        let retry = Retry::new(Fault::Timeout, Applied::Perhaps);
         shard.accept(message("took 22 s"), 1, now, &policy).unwrap();
         shard.settle(write.record, Answer::Retry(retry), now);
         shard.accept(message("took 333 s"), 1, now, &policy).unwrap();
@@ -229,7 +229,7 @@ mod tests {
         let Request::Create { event: mut held, .. } = write.request else { panic!("it is new") };
         held.metadata.rare = None;
         if let Some(applied) = applied {
-            let retry = Retry { after: None, applied, fault: Fault::Timeout };
+            let retry = Retry::new(Fault::Timeout, applied);
             shard.settle(write.record, Answer::Retry(retry), now);
             shard.accept(message("took 22 s"), 1, now, &policy).unwrap();
             assert!(matches!(shard.next_write(later).unwrap().request, Request::Create { .. }));

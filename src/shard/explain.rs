@@ -493,7 +493,7 @@ mod tests {
         let status = || Box::new(Status::bad_request("no ".repeat(400)));
         match (random.u32(..10), request) {
             (0, _) => Answer::Refused(Refusal { reason: LostReason::Invalid, status: status() }),
-            (1, _) => Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::ServerError }),
+            (1, _) => Answer::Retry(Retry::new(Fault::ServerError, Applied::No)),
             (_, Request::Create { event, .. }) => {
                 let mut stored = event.clone();
                 stored.metadata.resource_version = "1".into();

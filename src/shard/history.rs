@@ -175,8 +175,8 @@ mod tests {
     use crate::outbox::{Applied, Fault, Request, Retry, Write};
     use crate::shard;
 
-    const NO_ANSWER: Answer = Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout });
-    const CONFLICT: Answer = Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::Conflict });
+    const NO_ANSWER: Answer = Answer::Retry(Retry::new(Fault::Timeout, Applied::Perhaps));
+    const CONFLICT: Answer = Answer::Retry(Retry::new(Fault::Conflict, Applied::No));
 
     fn event(version: &str) -> Event {
         let mut event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };

@@ -548,7 +548,7 @@ mod tests {
     #[test]
     fn a_refused_create_that_a_client_has_written_is_not_tried_again() {
         let (mut shard, policy, now, write) = in_flight();
-        let later = Retry { fault: Fault::Overloaded, applied: Applied::No, after: None };
+        let later = Retry::new(Fault::Overloaded, Applied::No);
         shard.settle(write.record, Answer::Retry(later), now);
         let handle = shard.pause(&event("a"), "a", Lookup::Alias, now, &policy).unwrap();
         let mut stored = event("a");

@@ -172,7 +172,7 @@ mod tests {
         exact.restore(*entry.unwrap(), at(5), &policy);
         // The plain write was executed.
         let mut held = stored("6", 3);
-        let conflict = Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::Conflict });
+        let conflict = Answer::Retry(Retry::new(Fault::Conflict, Applied::No));
         for second in 5..15 {
             while let Some(write) = exact.next_write(at(second)) {
                 let answer = match write.request {

@@ -501,7 +501,7 @@ mod tests {
         let next_write = || shards.with(0, |shard, now| shard.next_write(now)).unwrap();
         let Write { record, request: Request::Create { event: mut stored, .. } } = next_write() else { unreachable!() };
         stored.metadata.resource_version = "5".into();
-        let no_answer = Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout };
+        let no_answer = Retry::new(Fault::Timeout, Applied::Perhaps);
         shards.settle(0, record, Answer::Retry(no_answer));
         for answer in [Answer::Exists, Answer::Stored(stored)] {
             clock.advance(Duration::from_secs(10));

@@ -100,7 +100,7 @@ impl From<Status> for Box<Denial> {
 pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
     // A read changes nothing.
     let perhaps = if verb.writes() { Applied::Perhaps } else { Applied::No };
-    let retry = |fault, applied| Answer::Retry(Retry { after: None, applied, fault });
+    let retry = |fault, applied| Answer::Retry(Retry::new(fault, applied));
     match failure {
         Failure::Denied(denial) => judge_denial(verb, denial, perhaps),
         Failure::Unsendable(text) => {
@@ -118,7 +118,7 @@ pub(super) fn judge(verb: Verb, failure: &Failure) -> Answer {
 fn judge_denial(verb: Verb, denial: &Denial, perhaps: Applied) -> Answer {
     let Denial { status, is_status, after } = denial;
     let refused = |reason| Answer::Refused(Refusal { reason, status: Box::new(status.clone()) });
-    let retry = |fault, applied| Answer::Retry(Retry { after: *after, applied, fault });
+    let retry = |fault, applied| Answer::Retry(Retry { after: *after, ..Retry::new(fault, applied) });
     let about = status.details.as_ref().map_or("", |details| details.kind.as_str());
     match (status.code, status.reason.as_str()) {
         // These are temporary, with or without a Status. An API server's 429 is plain text.
@@ -207,7 +207,7 @@ mod tests {
     }
 
     fn retry(fault: Fault, applied: Applied) -> Answer {
-        Answer::Retry(Retry { after: None, applied, fault })
+        Answer::Retry(Retry::new(fault, applied))
     }
 
     #[test]

@@ -16,7 +16,7 @@ use eventweir::upstream::{ListOptions, answer_from_store};
 use super::{SECOND, event, policy};
 
 /// The request may or may not have been executed.
-pub(crate) const LOST: Answer = Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout });
+pub(crate) const LOST: Answer = Answer::Retry(Retry::new(Fault::Timeout, Applied::Perhaps));
 
 /// The state that all tests with an upstream share.
 #[derive(Debug)]

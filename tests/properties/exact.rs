@@ -165,7 +165,7 @@ fn step_of(cluster: &mut Cluster, who: usize, rng: &mut fastrand::Rng, late: &mu
         let fault = if calm { 0 } else { rng.u32(..100) };
         let answer = match fault {
             80..94 => LOST,
-            94.. => Answer::Retry(Retry { after: None, applied: Applied::No, fault: Fault::Overloaded }),
+            94.. => Answer::Retry(Retry::new(Fault::Overloaded, Applied::No)),
             _ => cluster.execute(&write.request),
         };
         match fault {

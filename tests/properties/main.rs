@@ -145,15 +145,12 @@ impl World {
             Reply::Good => self.apply(&write.request),
             Reply::TooMany => Answer::Retry(Retry {
                 after: Some(Duration::from_secs(1)),
-                applied: Applied::No,
-                fault: Fault::Overloaded,
+                ..Retry::new(Fault::Overloaded, Applied::No)
             }),
-            Reply::ErrorBefore => {
-                Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::ServerError })
-            }
+            Reply::ErrorBefore => Answer::Retry(Retry::new(Fault::ServerError, Applied::Perhaps)),
             Reply::ErrorAfter => {
                 let _applied = self.apply(&write.request);
-                Answer::Retry(Retry { after: None, applied: Applied::Perhaps, fault: Fault::Timeout })
+                Answer::Retry(Retry::new(Fault::Timeout, Applied::Perhaps))
             }
             Reply::Refuses => Answer::Refused(Refusal {
                 reason: LostReason::Invalid,

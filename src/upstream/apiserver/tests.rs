@@ -100,7 +100,7 @@ fn read() -> Request {
 }
 
 pub(super) fn retry(fault: Fault, applied: Applied) -> Answer {
-    Answer::Retry(Retry { after: None, applied, fault })
+    Answer::Retry(Retry::new(fault, applied))
 }
 
 fn counted(registry: &Registry, verb: &str, answer: &str) -> u64 {
@@ -382,7 +382,7 @@ async fn a_request_goes_out_once_with_the_token_of_the_kubeconfig() {
     };
     let exchange = async { connected(&server).await.write(&patch()).await };
     let answer = tokio::select! { never = serve => never, answer = exchange => answer };
-    let expected = Retry { after: Some(Duration::ZERO), applied: Applied::Perhaps, fault: Fault::NotApiserver };
+    let expected = Retry { after: Some(Duration::ZERO), ..Retry::new(Fault::NotApiserver, Applied::Perhaps) };
     assert_eq!(answer, Answer::Retry(expected));
     let requests = requests.into_inner();
     assert_eq!(requests.len(), 1);

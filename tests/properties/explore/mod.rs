@@ -281,7 +281,7 @@ impl<'s> Sim<'s> {
             Act::Busy(index) => {
                 self.faults -= 1;
                 let flight = self.flights.remove(index);
-                let busy = Retry { after: None, applied: Applied::No, fault: Fault::Overloaded };
+                let busy = Retry::new(Fault::Overloaded, Applied::No);
                 self.settle(&flight, Answer::Retry(busy));
             }
             Act::Late(index) => {

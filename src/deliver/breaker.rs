@@ -40,7 +40,7 @@ struct Breaker {
     /// Whether a probe is in flight.
     is_probing: bool,
     /// The last counted failure.
-    fault: Fault,
+    failure: Retry,
 }
 
 /// Namespace and object of a request.
@@ -82,7 +82,7 @@ impl Breakers {
         };
         if breaker.is_probing || breaker.until > now {
             let after = Some(breaker.until.since(now));
-            return Err(Retry { after, ..Retry::new(breaker.fault, Applied::No) });
+            return Err(Retry { after, applied: Applied::No, ..breaker.failure.clone() });
         }
         breaker.is_probing = true;
         Ok(())
@@ -98,20 +98,20 @@ impl Breakers {
     pub(super) fn settle(
         &mut self,
         scope: &Scope,
-        failure: Option<Retry>,
+        failure: Option<&Retry>,
         sent: Mono,
         now: Mono,
         settings: &GateSettings,
         jitter: f64,
     ) -> Outcome {
-        let Some(Retry { fault, .. }) = failure else {
+        let Some(failure) = failure else {
             self.breakers.remove(&scope.namespace);
             return Outcome::Success;
         };
-        let is_of_upstream = matches!(fault, Fault::Transport | Fault::Unauthorized | Fault::NotApiserver);
+        let is_of_upstream = matches!(failure.fault, Fault::Transport | Fault::Unauthorized | Fault::NotApiserver);
         let Some(breaker) = self.breakers.get_mut(&scope.namespace) else {
             if !is_of_upstream {
-                self.begin(scope, fault, now);
+                self.begin(scope, failure, now);
             }
             return Outcome::Failure;
         };
@@ -131,19 +131,21 @@ impl Breakers {
         let outcome = if breaker.is_open() { Outcome::KnownFailure } else { Outcome::Failure };
         breaker.failures = breaker.failures.saturating_add(1);
         breaker.object.clone_from(&scope.object);
-        (breaker.counted, breaker.is_probing, breaker.fault) = (now, false, fault);
+        (breaker.counted, breaker.is_probing) = (now, false);
+        breaker.failure.clone_from(failure);
         let pause = backoff(breaker.failures.saturating_add(1), jitter, settings.first_backoff, settings.max_backoff);
         breaker.until = now.after(pause);
         outcome
     }
 
-    fn begin(&mut self, scope: &Scope, fault: Fault, now: Mono) {
+    fn begin(&mut self, scope: &Scope, failure: &Retry, now: Mono) {
         if self.breakers.len() >= BREAKERS_MAX {
             self.breakers.retain(|_, breaker| breaker.until > now);
         }
         if self.breakers.len() < BREAKERS_MAX {
             let object = scope.object.clone();
-            let breaker = Breaker { failures: 1, object, counted: now, until: now, is_probing: false, fault };
+            let failure = failure.clone();
+            let breaker = Breaker { failures: 1, object, counted: now, until: now, is_probing: false, failure };
             self.breakers.insert(scope.namespace.clone(), breaker);
         }
     }
@@ -165,7 +167,7 @@ mod tests {
 
     fn settle(breakers: &mut Breakers, scope: &Scope, fault: Option<Fault>, millis: i64) -> Outcome {
         let failure = fault.map(|fault| Retry::new(fault, Applied::No));
-        breakers.settle(scope, failure, at(millis), at(millis), &GateSettings::default(), 0.0)
+        breakers.settle(scope, failure.as_ref(), at(millis), at(millis), &GateSettings::default(), 0.0)
     }
 
     #[test]
@@ -246,7 +248,8 @@ mod tests {
         let mut breakers = Breakers::default();
         let failure = Some(Retry::new(Fault::ServerError, Applied::No));
         for object in ["a", "b", "c", "d", "e", "f"] {
-            let outcome = breakers.settle(&scope("shop", object), failure, at(0), at(1), &GateSettings::default(), 0.0);
+            let outcome =
+                breakers.settle(&scope("shop", object), failure.as_ref(), at(0), at(1), &GateSettings::default(), 0.0);
             assert_eq!(outcome, Outcome::Failure);
         }
         assert_eq!(breakers.acquire(&scope("shop", "g"), at(1)), Ok(()));

@@ -162,8 +162,8 @@ struct Delivery {
     turn: usize,
     /// Consecutive writes taken from shards with a Warning.
     warnings: usize,
-    /// Fault and cause of the failure that began the newest outage.
-    went_down: (&'static str, String),
+    /// The failure that began the newest outage.
+    went_down: Option<Retry>,
     /// Whether a request of the newest outage got no answer, and none was answered since.
     is_silent: bool,
 }
@@ -202,7 +202,7 @@ pub async fn run(shards: Shards, upstream: Upstream, monitor: DeliveryStatus, st
         storms_logged: Mono(i64::MIN),
         turn: 0,
         warnings: 0,
-        went_down: Default::default(),
+        went_down: None,
         is_silent: false,
     };
     loop {
@@ -342,7 +342,7 @@ impl Delivery {
         let now = self.shards.clock().now();
         let failure = match &answer {
             // A conflict concerns one record, and shows a working upstream.
-            Answer::Retry(retry) if retry.fault != Fault::Conflict => Some(*retry),
+            Answer::Retry(retry) if retry.fault != Fault::Conflict => Some(retry.clone()),
             Answer::Retry(_) | Answer::Stored(_) | Answer::Missing | Answer::Exists | Answer::Refused(_) => None,
         };
         let became_forbidden = self.monitor.note_rights(sent.verb, &answer);
@@ -359,7 +359,7 @@ impl Delivery {
             }
         }
         let (jitter, settings) = (self.jitter.f64(), self.monitor.settings());
-        let outcome = self.breakers.settle(&sent.scope, failure, sent.at, now.mono, &settings, jitter);
+        let outcome = self.breakers.settle(&sent.scope, failure.as_ref(), sent.at, now.mono, &settings, jitter);
         let change = self.gate.settle(outcome, sent.at, now.mono, jitter);
         self.note_health(change, failure);
         self.settle_record(sent.shard, sent.record, answer, now.mono);
@@ -398,15 +398,9 @@ impl Delivery {
         may
     }
 
-    /// Returns fault and cause of a failure.
-    fn failed(&self, failure: Option<Retry>) -> (&'static str, String) {
-        let cause = self.upstream.newest_fault().map(|cause| (*cause).clone()).unwrap_or_default();
-        (failure.map_or("", |retry| retry.fault.label()), cause)
-    }
-
     fn note_health(&mut self, change: HealthChange, failure: Option<Retry>) {
         self.monitor.0.is_tried.store(true, Ordering::Relaxed);
-        let is_answer = failure.is_none_or(|retry| retry.fault.is_answer());
+        let is_answer = failure.as_ref().is_none_or(|retry| retry.fault.is_answer());
         self.is_silent = !is_answer || self.is_silent && change != HealthChange::WentDown;
         let is_of_outage = self.gate.is_down() || matches!(change, HealthChange::CameUp(_));
         // A refusal ends the silence too.
@@ -417,15 +411,16 @@ impl Delivery {
         match change {
             HealthChange::None => {}
             HealthChange::WentDown => {
-                self.went_down = self.failed(failure);
+                self.went_down = failure;
                 self.monitor.0.metrics.up.set(0);
                 self.monitor.0.metrics.outages.inc();
             }
             // Logged at the second failure, because with few events each lost answer would look like an outage.
             HealthChange::StaysDown => {
                 // An API server closes the connection after a 401, so the second failure may hide the first.
-                let (first, its_cause) = std::mem::take(&mut self.went_down);
-                let (mut fault, mut cause) = self.failed(failure);
+                let [(first, its_cause), (mut fault, mut cause)] = [self.went_down.take(), failure].map(|failure| {
+                    failure.map(|retry| (retry.fault.label(), retry.cause.to_string())).unwrap_or_default()
+                });
                 if first != fault {
                     (fault, cause) = (first, format!("{its_cause}; then {fault}: {cause}"));
                 }

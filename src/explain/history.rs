@@ -67,9 +67,13 @@ pub struct Decision {
 }
 
 impl Decision {
-    fn count(&mut self, number: u32, now: Now) {
+    /// Counts further occurrences, and takes over their text.
+    fn count(&mut self, number: u32, text: HashedText<'_>, now: Now) {
         self.occurrences += u64::from(number);
         self.last = self.last.max(now.wall);
+        if self.hash != text.hash && !text.text.is_empty() {
+            (self.text, self.hash) = (short(text.text), text.hash);
+        }
     }
 }
 
@@ -441,20 +445,18 @@ impl History {
             (last.fact, last.verdict, last.record, last.why) == (run.fact, run.verdict, run.record, run.why)
         };
         let Some(last) = newest(&mut self.decisions).find(like) else { return false };
-        last.count(run.number, now);
-        let HashedText { text, hash } = run.text;
-        if last.hash != hash && !text.is_empty() {
-            (last.text, last.hash) = (short(text), hash);
-        }
+        last.count(run.number, run.text, now);
         true
     }
 
     /// Notes a decision, or counts it with an equal one. Calls `next_token` only if it differs from the previous one.
     pub(super) fn note(&mut self, note: &Note<'_>, now: Now, next_token: impl FnOnce() -> Option<Mono>) {
         let Note { fact, verdict, why, number, record, text: HashedText { text, hash } } = *note;
-        let is_equal = |last: &Decision| (last.hash, last.fact, last.verdict, last.why) == (hash, fact, verdict, why);
         // The failed tries of all records of a fact are one series. A failure after a write begins another one.
         let (mut written, is_failure) = (None, verdict == Verdict::Failed);
+        let is_equal = |last: &Decision| {
+            (last.fact, last.verdict, last.why) == (fact, verdict, why) && (is_failure || last.hash == hash)
+        };
         if is_failure {
             let writes = self.decisions.iter().filter(|last| last.verdict == Verdict::Written && last.fact == fact);
             written = writes.map(|last| last.last).max();
@@ -469,7 +471,7 @@ impl History {
         };
         if let Some(last) = newest(&mut self.decisions).find(like) {
             last.record = record;
-            last.count(number, now);
+            last.count(number, HashedText { text, hash }, now);
             if last.next_token.is_some_and(|next| next <= now.mono) {
                 last.next_token = next_token();
             }

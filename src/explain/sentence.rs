@@ -198,9 +198,9 @@ impl Object {
         let has_failed = part.waiting.contains_key("retry") || is_retried;
         if let Some(failed) = self.decided(part, "failed").filter(|_| has_failed) {
             let since = asked.clock(&failed.time);
+            let text = failed.text.trim_end_matches('.');
             if failed.why == "forbidden" {
                 let (code, action) = of_refusal(&failed.text).unwrap_or(("forbidden", RIGHTS));
-                let text = failed.text.trim_end_matches('.');
                 let text = format!(
                     "Not written: the upstream has refused it since {since} (403): {text}. {waits}; what is refused for five minutes is lost."
                 );
@@ -208,7 +208,9 @@ impl Object {
             }
             let is_silent = is_down || ["transport", "timeout"].contains(&failed.why);
             let code = if is_silent { "upstream-down" } else { "upstream-retrying" };
-            let text = format!("Not written yet: the upstream has failed since {since} ({}). {waits}.", failed.why);
+            let cause = if text.is_empty() { String::new() } else { format!(": {text}") };
+            let text =
+                format!("Not written yet: the upstream has failed since {since} ({}){cause}. {waits}.", failed.why);
             return answer(code, text, of_fault(failed.why));
         }
         if is_down {
@@ -474,7 +476,7 @@ mod tests {
     #[test]
     fn a_loss_is_the_answer_only_until_later_occurrences_are_written() {
         let lost = |why, last: &str| Decided { why, last: last.into(), ..decided("lost", "no") };
-        let failed = Decided { why: "transport", ..decided("failed", "") };
+        let failed = Decided { why: "transport", ..decided("failed", "no route.") };
         let told = |why, last_shown: &str, waiting: &[(&'static str, u64)]| {
             let part = Part {
                 received: 7,
@@ -489,7 +491,7 @@ mod tests {
         };
         let (before, after) = ("2026-03-01T09:00:00Z", "2026-03-01T11:00:00Z");
         for (why, last_shown, waits, code, said) in [
-            ("deleted", before, 5, "upstream-down", "5 occurrences wait for the next try."),
+            ("deleted", before, 5, "upstream-down", "(transport): no route. 5 occurrences wait for the next try."),
             (
                 "deleted",
                 before,

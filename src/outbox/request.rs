@@ -90,7 +90,7 @@ pub struct Refusal {
 }
 
 /// A temporary failure of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
     /// The upstream's `Retry-After`, if any.
     pub after: Option<Duration>,
@@ -98,6 +98,8 @@ pub struct Retry {
     pub applied: Applied,
     /// The kind of failure.
     pub fault: Fault,
+    /// The upstream's message, or what broke the connection; may be empty.
+    pub cause: SmolStr,
 }
 
 /// Whether an unacknowledged write may have been executed.
@@ -134,7 +136,7 @@ labelled! {
 impl Retry {
     /// A failure without further circumstances.
     pub const fn new(fault: Fault, applied: Applied) -> Self {
-        Self { after: None, applied, fault }
+        Self { after: None, applied, fault, cause: SmolStr::new_static("") }
     }
 }
 

@@ -55,8 +55,8 @@ impl Outbox {
         let (tags, refuses_taken) = (self.tags, self.tickets.refuses_taken(id));
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         let Phase::InFlight(sent) = record.phase else { return Settlement::default() };
-        let retry = if let Answer::Retry(retry) = &answer { Some(*retry) } else { None };
-        let is_as_before = retry.is_some_and(|retry| retry.applied == Applied::No && retry.fault != Fault::Conflict);
+        let is_as_before =
+            matches!(&answer, Answer::Retry(Retry { applied: Applied::No, fault, .. }) if *fault != Fault::Conflict);
         let is_refused =
             matches!((&answer, &record.upstream), (Answer::Exists, UpstreamState::Absent)) && refuses_taken;
         // A create was answered that the name is taken, and there is nothing. A webhook may refuse with 409.
@@ -100,7 +100,11 @@ impl Outbox {
             // They wait again, for the next request or until they are given up.
             record.pending.merge(sent.occurrences);
         }
-        let found = if let Answer::Stored(found) = answer { Some(found) } else { None };
+        let (found, retry) = match answer {
+            Answer::Stored(found) => (Some(found), None),
+            Answer::Retry(retry) => (None, Some(retry)),
+            Answer::Missing | Answer::Exists | Answer::Refused(_) => (None, None),
+        };
         if !is_as_before || sent.is_overtaken {
             self.note(id);
         }
@@ -110,7 +114,7 @@ impl Outbox {
                 self.ask_again(id, now);
                 Settlement::default()
             }),
-            Effect::Later => self.later(id, sent, retry, now),
+            Effect::Later => self.later(id, sent, retry.as_ref(), now),
             Effect::Rename { is_gone } => self.rename(id, is_gone, now),
             Effect::Lost(loss) => self.repair(id, sent, &loss, now).unwrap_or_else(|| self.lose(id, sent, &loss, now)),
             Effect::Forget => self.give_up_deleted(id, now),
@@ -193,7 +197,7 @@ impl Outbox {
     }
 
     /// Repeats a failed try after a pause, unless the record is too old for an upstream that answers.
-    fn later(&mut self, id: RecordId, sent: Sent, retry: Option<Retry>, now: Now) -> Settlement {
+    fn later(&mut self, id: RecordId, sent: Sent, retry: Option<&Retry>, now: Now) -> Settlement {
         let Some(record) = self.records.get_mut(&id) else { return Settlement::default() };
         if let UpstreamState::Waiting { until, .. } = record.upstream
             && until > now.mono
@@ -240,7 +244,7 @@ impl Outbox {
     }
 
     /// Queues the next request of the record after a pause.
-    fn pause_for(&mut self, id: RecordId, retry: Option<Retry>, now: Now) {
+    fn pause_for(&mut self, id: RecordId, retry: Option<&Retry>, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         record.tries = record.tries.saturating_add(1);
         let pause = record.pause(self.jitter.f64(), &self.settings, now.mono);

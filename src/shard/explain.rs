@@ -9,7 +9,7 @@ use crate::correlator::{Key, RecordId, Settled};
 use crate::event::Event;
 use crate::explain::{FactRef, Group, LostFolds, MINUTES, Remark, Store, StormStates, Tap, Unseen, Verdict, Written};
 use crate::ledger::RejectReason;
-use crate::outbox::{Answer, Forgotten, Kind, LostReason, MESSAGES, Request, Settlement, Write, has_any_tag};
+use crate::outbox::{Answer, Fault, Forgotten, Kind, LostReason, MESSAGES, Request, Settlement, Write, has_any_tag};
 
 /// A bit that is flipped in record numbers of other shards, so that they differ from this shard's own numbers.
 pub(super) const ELSEWHERE: u64 = 1 << 62;
@@ -62,7 +62,11 @@ impl Shard {
         let fact_ref = self.explain.fact_ref(seen.event, now)?;
         let (why, text) = match answer {
             Some(Answer::Refused(refusal)) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
-            Some(Answer::Retry(retry)) => (retry.fault.label(), SmolStr::default()),
+            // What is said about eventweir's own credentials is for its operator alone.
+            Some(Answer::Retry(retry)) if retry.fault == Fault::Unauthorized => {
+                (retry.fault.label(), SmolStr::default())
+            }
+            Some(Answer::Retry(retry)) => (retry.fault.label(), retry.cause.clone()),
             Some(Answer::Stored(_) | Answer::Missing | Answer::Exists) | None => ("", SmolStr::default()),
         };
         let (name, message) = (seen.event.metadata.name.clone(), seen.event.message.clone());

@@ -11,8 +11,10 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::Deserialize as _;
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use super::Verb;
+use crate::event::cut;
 use crate::outbox::{Answer, Applied, Fault, LostReason, Refusal, Retry};
 use crate::status::Status;
 
@@ -60,6 +62,11 @@ impl Failure {
             | Self::Lost(text)
             | Self::Unreadable(text) => text,
         }
+    }
+
+    /// Returns the beginning of its words.
+    pub(super) fn cause(&self) -> SmolStr {
+        cut(self.words(), MESSAGE_BYTES_MAX)
     }
 }
 

@@ -25,8 +25,6 @@ pub use metrics::Metrics;
 pub use patch::patch_document;
 pub use watch::{EmbeddedWatch, Watch};
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
 use crate::event::json::{EventList, decode_event};
@@ -80,14 +78,6 @@ impl Upstream {
         match self {
             Self::Embedded(embedded) => embedded.write(request),
             Self::Apiserver(apiserver) => apiserver.write(request).await,
-        }
-    }
-
-    /// Returns the most recent retryable failure, as text for the log.
-    pub fn newest_fault(&self) -> Option<Arc<String>> {
-        match self {
-            Self::Embedded(_) => None,
-            Self::Apiserver(apiserver) => apiserver.newest_fault(),
         }
     }
 

@@ -276,7 +276,7 @@ async fn occurrences_waiting_for_the_upstream_show_since_when_it_is_down() {
         .await;
     let text = told(&program, "object=pod/web-0").await;
     assert!(text.starts_with("upstream-down: Not written yet: the upstream has failed since 08:00:0"), "{text}");
-    assert!(text.ends_with("(transport). 1 occurrence waits for the next try."), "{text}");
+    assert!(text.contains(" (transport): ") && text.ends_with(". 1 occurrence waits for the next try."), "{text}");
     program.client().await.post(&event("node-1", "web-1", "BackOff", "not tried")).await;
     let text = told(&program, "object=pod/web-1").await;
     assert!(text.starts_with("upstream-down: Not written yet: the upstream is down. 0 of 1"), "{text}");
@@ -284,6 +284,26 @@ async fn occurrences_waiting_for_the_upstream_show_since_when_it_is_down() {
     program.settle().await;
     assert!(told(&program, "object=pod/web-0").await.starts_with("shown: 1 of 1"));
     program.stop().await;
+}
+
+/// Fault: of a webhook that fails, only `server_error` was told.
+#[tokio::test]
+async fn a_temporary_failure_is_explained_with_the_upstreams_newest_message() {
+    for (code, said) in [
+        (500, "(server_error): as the test asked. 1 occurrence waits for the next try."),
+        // Of eventweir's own credentials, callers are told nothing.
+        (401, "(unauthorized). 1 occurrence waits for the next try."),
+    ] {
+        let fake = FakeApiserver::manual();
+        let program = start_before(&fake, "").await;
+        fake.plan(move |_| Fault::Before(code));
+        program.client().await.post(&plain()).await;
+        program.until("it has failed", || program.app.metrics_text().contains("eventweir_upstream_up 0")).await;
+        let text = told(&program, "object=pod/web-0").await;
+        assert!(text.contains("the upstream has failed since 08:00:0") && text.ends_with(said), "{text}");
+        fake.plan(|_| Fault::None);
+        program.stop().await;
+    }
 }
 
 /// Final answers of the upstream, and their explanations.

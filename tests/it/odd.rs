@@ -283,7 +283,7 @@ async fn answers_without_an_end_or_without_sense_are_no_answers_and_bounded() {
         let metrics = upstream::Metrics::new(&Registry::new());
         let apiserver = Apiserver::connect(&settings, Clock::manual(START), metrics).await.unwrap();
         let answer = apiserver.write(&Request::Create { group: ApiGroup::Core, event: Box::new(plain()) }).await;
-        assert!(matches!(answer, Answer::Retry(retry) if retry.fault == cause), "{head:?}: {answer:?}");
+        assert!(matches!(&answer, Answer::Retry(retry) if retry.fault == cause), "{head:?}: {answer:?}");
         assert!(sent.load(Ordering::Relaxed) * length < 64 << 20, "{head:?}");
     }
 }

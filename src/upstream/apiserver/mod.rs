@@ -24,7 +24,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http::{Response, StatusCode};
@@ -86,8 +85,6 @@ pub struct Apiserver {
     /// Forwards clients' requests; `None` for an API server behind a service.
     forwarder: Option<Forwarder>,
     impersonator: Option<Forwarder>,
-    /// The most recent retryable failure, for the log.
-    fault: Arc<ArcSwapOption<String>>,
     /// Permits of long answers.
     // LIMIT: `LONG_ANSWERS`.
     long: Arc<Semaphore>,
@@ -108,8 +105,8 @@ impl Apiserver {
     {
         let exchange = Exchange::new(service.map_response(|answer| answer.map(boxed)).map_err(Into::into));
         let (timeout, group) = (settings.timeout, settings.group);
-        let (fault, long) = (Arc::default(), Arc::new(Semaphore::new(LONG_ANSWERS)));
-        Self { exchange, timeout, group, clock, metrics, forwarder: None, impersonator: None, fault, long }
+        let long = Arc::new(Semaphore::new(LONG_ANSWERS));
+        Self { exchange, timeout, group, clock, metrics, forwarder: None, impersonator: None, long }
     }
 
     /// Sends the request of a record once and classifies the answer.
@@ -127,9 +124,9 @@ impl Apiserver {
             }
         };
         outcome.unwrap_or_else(|failure| {
-            let answer = judge(verb, &failure);
-            if matches!(answer, Answer::Retry(_)) {
-                self.fault.store(Some(Arc::new(failure.words().to_owned())));
+            let mut answer = judge(verb, &failure);
+            if let Answer::Retry(retry) = &mut answer {
+                retry.cause = failure.cause();
             }
             answer
         })
@@ -171,11 +168,6 @@ impl Apiserver {
     /// Returns the forwarder of impersonated requests.
     pub const fn impersonator(&self) -> Option<&Forwarder> {
         self.impersonator.as_ref()
-    }
-
-    /// Returns the most recent retryable failure of a write, as text for the log.
-    pub fn newest_fault(&self) -> Option<Arc<String>> {
-        self.fault.load_full()
     }
 
     /// Posts a review of a token or of a permission to `path` and returns the answer.

@@ -112,7 +112,7 @@ mod tests {
     use tokio::task::JoinSet;
     use tower::{BoxError, service_fn};
 
-    use super::super::tests::{create, plugin, retry, write_kubeconfig};
+    use super::super::tests::{create, plugin, retry, without_cause, write_kubeconfig};
     use super::super::{Apiserver, Metrics, Settings};
     use super::{Layers, Plugin};
     use crate::clock::{Clock, Mono};
@@ -159,7 +159,7 @@ mod tests {
         for (seconds, expected) in [(0, 3), (9, 3), (1, 4), (5, 4)] {
             clock.advance(Duration::from_secs(seconds));
             for _ in 0..3 {
-                assert_eq!(apiserver.write(&create()).await, retry(Fault::Transport, Applied::No));
+                assert_eq!(without_cause(apiserver.write(&create()).await), retry(Fault::Transport, Applied::No));
             }
             while runs() < expected {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -209,9 +209,13 @@ mod tests {
             counting(folder.path(), &[&credential(EXPIRED), &credential(EXPIRED), &credential(r#"{"token":"t"}"#)]);
         let clock = Clock::manual(START);
         let apiserver = connected(folder.path(), &user, &clock).await;
-        assert_eq!(apiserver.write(&create()).await, retry(Fault::Unauthorized, Applied::No));
+        assert_eq!(without_cause(apiserver.write(&create()).await), retry(Fault::Unauthorized, Applied::No));
         clock.advance(Duration::from_secs(10));
-        assert_eq!(apiserver.write(&create()).await, retry(Fault::Transport, Applied::No), "it has credentials");
+        assert_eq!(
+            without_cause(apiserver.write(&create()).await),
+            retry(Fault::Transport, Applied::No),
+            "it has credentials"
+        );
         assert_eq!(runs(), 5);
     }
 }

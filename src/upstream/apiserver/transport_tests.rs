@@ -27,7 +27,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use super::tests::{create, retry, stored, stored_json};
+use super::tests::{create, retry, stored, stored_json, without_cause};
 use super::*;
 use crate::outbox::{Applied, Fault};
 
@@ -273,7 +273,7 @@ async fn a_connection_lost_in_flight_may_have_written_and_is_replaced() {
         let act = |connection| if connection == 1 { Act::HangUp } else { Act::Answer };
         let server = FakeApiserver::start(&[offers], act).await;
         let client = server.client(SOON).await;
-        assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::Perhaps), "{offers}");
+        assert_eq!(without_cause(client.write(&create()).await), retry(Fault::Transport, Applied::Perhaps), "{offers}");
         assert!(all_stored(&burst(&client, 1).await), "{offers}");
         assert_eq!(server.seen.lock().requests, [(1, version), (2, version)]);
     }
@@ -286,7 +286,7 @@ async fn a_request_that_the_apiserver_leaves_unprocessed_has_not_written() {
     let act = move |_| if begun.fetch_add(1, Ordering::Relaxed) == 0 { Act::RefuseStream } else { Act::Answer };
     let server = FakeApiserver::start(&["h2"], act).await;
     let client = server.client(SOON).await;
-    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No));
+    assert_eq!(without_cause(client.write(&create()).await), retry(Fault::Transport, Applied::No));
     assert!(all_stored(&burst(&client, 1).await));
 }
 
@@ -295,7 +295,7 @@ async fn a_dead_connection_is_found_by_pings() {
     let act = |connection| if connection == 1 { Act::Freeze } else { Act::Answer };
     let server = FakeApiserver::start(&["h2"], act).await;
     let client = server.client(Duration::from_secs(1)).await;
-    let first = client.write(&create()).await;
+    let first = without_cause(client.write(&create()).await);
     let lost = [Fault::Timeout, Fault::Transport].map(|fault| retry(fault, Applied::Perhaps));
     assert!(lost.contains(&first), "{first:?}");
     let recovered = async { while !all_stored(&burst(&client, 1).await) {} };
@@ -316,7 +316,7 @@ async fn idle_connections_that_have_died_fail_one_request() {
     // Three handshakes take less, and the dead connections are noticed after it.
     let client = server.client(Duration::from_secs(3)).await;
     assert!(all_stored(&burst(&client, 3).await));
-    assert_eq!(client.write(&create()).await, retry(Fault::Timeout, Applied::Perhaps));
+    assert_eq!(without_cause(client.write(&create()).await), retry(Fault::Timeout, Applied::Perhaps));
     assert!(all_stored(&burst(&client, 1).await));
 }
 
@@ -393,9 +393,13 @@ async fn the_protocol_is_determined_again_when_http2_is_gone() {
     let act = |connection| if connection == 1 { Act::HangUp } else { Act::Answer };
     let server = FakeApiserver::start(&["h2", "http/1.1"], act).await;
     let client = server.client(SOON).await;
-    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::Perhaps));
+    assert_eq!(without_cause(client.write(&create()).await), retry(Fault::Transport, Applied::Perhaps));
     *server.offers.lock() = vec!["http/1.1"];
-    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No), "HTTP/1.1 in place of HTTP/2");
+    assert_eq!(
+        without_cause(client.write(&create()).await),
+        retry(Fault::Transport, Applied::No),
+        "HTTP/1.1 in place of HTTP/2"
+    );
     assert!(all_stored(&burst(&client, 1).await));
     assert_eq!(server.seen.lock().requests, [(1, Version::HTTP_2), (4, Version::HTTP_11)]);
 }
@@ -407,7 +411,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
     let path = directory.path().join("kubeconfig");
     write_kubeconfig(&path, server.address, ["tls-server-name", "other.test"]);
     let client = connect(&path, SOON).await.unwrap();
-    assert_eq!(client.write(&create()).await, retry(Fault::Transport, Applied::No));
+    assert_eq!(without_cause(client.write(&create()).await), retry(Fault::Transport, Applied::No));
     assert!(server.seen.lock().requests.is_empty());
 }
 
@@ -449,7 +453,7 @@ async fn a_renewed_client_certificate_is_used_without_a_restart() {
     std::fs::write(&certificate, pem("CERTIFICATE", renewed.der())).unwrap();
     std::fs::write(&key, pem("PRIVATE KEY", &own.serialize_der())).unwrap();
     expired.store(true, Ordering::Relaxed);
-    assert_eq!(client.write(&create()).await, retry(Fault::Unauthorized, Applied::No));
+    assert_eq!(without_cause(client.write(&create()).await), retry(Fault::Unauthorized, Applied::No));
     assert!(all_stored(&burst(&client, 1).await));
     let seen = server.seen.lock();
     assert_eq!(seen.requests, [1, 1, 3].map(|connection| (connection, Version::HTTP_2)));

@@ -123,8 +123,16 @@ async fn delete_one(
     let record = paused.name();
     let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => deleted,
-        // Not yet created upstream. A client can delete an event whose create was answered with 201.
-        Err(status) if status.code == 404 && posted.is_some() && unconditional => Deleted::Gone(SmolStr::default()),
+        Err(status) if status.code == 404 && posted.is_some() && unconditional => {
+            // Deleted before, by another client.
+            if record == name && paused.is_stored() && !paused.is_unsettled() {
+                paused.forget();
+                ingest.0.aliases.remove(namespace, name);
+                return Err(status.into());
+            }
+            // Not yet created upstream. A client can delete an event whose create was answered with 201.
+            Deleted::Gone(SmolStr::default())
+        }
         Err(status) => {
             let mut refusal = ChangeRefusal::from(under(name, &record, status));
             if is_in_doubt(&refusal.status) {

@@ -350,10 +350,10 @@ async fn doubt_each(ingest: &Ingest, namespace: &str, paused: Vec<PausedRecord>,
 impl Ingest {
     /// Pauses the records of listed events: those of their names, even if their aliases lead to other ones.
     fn pause_listed(&self, namespace: &str, events: &[Event]) -> Vec<PausedRecord> {
-        let paused = self.0.shards.pause_listed(events);
+        let paused = self.0.shards.pause_listed(events, Lookup::Name);
         let others = events.iter().zip(&paused).filter(|(_, paused)| paused.is_none());
         let posted = others.filter_map(|(event, _)| self.0.aliases.get(namespace, &event.metadata.name));
-        let others = self.0.shards.pause_listed(&posted.collect::<Vec<_>>());
+        let others = self.0.shards.pause_listed(&posted.collect::<Vec<_>>(), Lookup::Unstored);
         paused.into_iter().chain(others).flatten().collect()
     }
 }

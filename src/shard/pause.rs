@@ -53,12 +53,7 @@ impl Shard {
         let handle = self.locate(event, name, by, now, policy);
         let unknown = || {
             let mut named = self.outbox.named(&event.metadata.namespace, name);
-            let record = named.find(|record| match by {
-                // The upstream's event is not of a record that only asks for its name.
-                Lookup::Name => self.outbox.is_of(*record, event, now) == Some(true),
-                // A record that its correlator knows is another event's.
-                Lookup::Alias | Lookup::Unstored => !self.is_correlated(*record, now, policy),
-            })?;
+            let record = named.find(|record| self.is_meant(*record, event, by, now, policy))?;
             self.handle_of(record, event, name)
         };
         let handle = handle.or_else(|| if by == Lookup::Alias { None } else { unknown() })?;
@@ -75,6 +70,16 @@ impl Shard {
         }
         let by_tag = || outbox::has_any_tag(found).then(|| self.outbox.tag_count(record, found).is_some());
         self.outbox.is_of(record, found, now).or_else(by_tag)
+    }
+
+    /// Whether a record of an event's name, to which its content does not lead, is the event's.
+    pub(super) fn is_meant(&self, record: RecordId, event: &Event, by: Lookup, now: Now, policy: &Policy) -> bool {
+        match by {
+            // The upstream's event is not of a record that only asks for its name.
+            Lookup::Name => self.outbox.is_of(record, event, now) == Some(true),
+            // A record that its correlator knows is another event's.
+            Lookup::Alias | Lookup::Unstored => !self.is_correlated(record, now, policy),
+        }
     }
 
     /// Whether the correlator of a record knows it.

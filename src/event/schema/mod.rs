@@ -226,7 +226,7 @@ macro_rules! objects {
     ($($object:ty: $members:ident),+ $(,)?) => {
         $(impl Object for $object {
             fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
-                static ORDER: [&Member<$object>; $members.len()] = listed(&$members);
+                static ORDER: [&Member<$object>; $members.len()] = $members.each_ref();
                 &ORDER
             }
 
@@ -247,7 +247,7 @@ objects! {
 
 impl Object for Event {
     fn members(group: ApiGroup) -> &'static [&'static Member<Self>] {
-        static CORE: [&Member<Event>; EVENT.len()] = listed(&EVENT);
+        static CORE: [&Member<Event>; EVENT.len()] = EVENT.each_ref();
         static EVENTS: [&Member<Event>; EVENT.len()] = by_number(&EVENT);
         match group {
             ApiGroup::Core => &CORE,
@@ -258,7 +258,7 @@ impl Object for Event {
 
 impl Object for ObjectMeta {
     fn members(_group: ApiGroup) -> &'static [&'static Member<Self>] {
-        static ORDER: [&Member<ObjectMeta>; META.len()] = listed(&META);
+        static ORDER: [&Member<ObjectMeta>; META.len()] = META.each_ref();
         &ORDER
     }
 
@@ -308,21 +308,9 @@ fn rare(meta: &ObjectMeta) -> &RareMeta {
     meta.rare.as_deref().unwrap_or(&NOTHING)
 }
 
-/// Returns the members in the order of the list, which is that of core/v1.
-const fn listed<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'static Member<T>; N] {
-    let mut order = [&members[0]; N];
-    let mut place = 0;
-    while place < N {
-        order[place] = &members[place];
-        place += 1;
-    }
-    order
-}
-
 /// Returns the members by their numbers in events.k8s.io/v1, which is the order of that group.
 const fn by_number<T, const N: usize>(members: &'static [Member<T>; N]) -> [&'static Member<T>; N] {
-    let mut order = [&members[0]; N];
-    let mut place = 0;
+    let (mut order, mut place) = (members.each_ref(), 0);
     while place < N {
         let (mut before, mut other) = (0, 0);
         while other < N {

@@ -153,15 +153,11 @@ impl Storm {
 const REGISTERS: usize = 1024;
 
 /// Estimates the number of different values added, in constant memory (a HyperLogLog).
-struct Distinct {
-    registers: Box<[u8; REGISTERS]>,
-    /// A fixed hash, so that the estimate is reproducible.
-    hasher: foldhash::fast::FixedState,
-}
+struct Distinct(Box<[u8; REGISTERS]>);
 
 impl Default for Distinct {
     fn default() -> Self {
-        Self { registers: Box::new([0; REGISTERS]), hasher: foldhash::fast::FixedState::default() }
+        Self(Box::new([0; REGISTERS]))
     }
 }
 
@@ -174,9 +170,10 @@ impl std::fmt::Debug for Distinct {
 impl Distinct {
     /// Adds a value. Returns `true` only if it is new.
     fn add(&mut self, parts: &[&str]) -> bool {
-        let hash = self.hasher.hash_one(parts);
+        // Fixed, so that the estimate is reproducible.
+        let hash = foldhash::fast::FixedState::default().hash_one(parts);
         let place = usize::try_from(hash % REGISTERS as u64).unwrap_or_default();
-        let register = &mut self.registers[place];
+        let register = &mut self.0[place];
         let rank = u8::try_from(((hash / REGISTERS as u64) | (1 << 54)).trailing_zeros() + 1).unwrap_or(u8::MAX);
         let is_new = rank > *register;
         *register = rank.max(*register);
@@ -186,9 +183,9 @@ impl Distinct {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rounded, non-negative estimate")]
     fn count(&self) -> u64 {
         let size = REGISTERS as f64;
-        let sum: f64 = self.registers.iter().map(|rank| 1.0 / (1_u64 << rank) as f64).sum();
+        let sum: f64 = self.0.iter().map(|rank| 1.0 / (1_u64 << rank) as f64).sum();
         let raw = 0.7213 / (1.0 + 1.079 / size) * size * size / sum;
-        let empty = self.registers.iter().filter(|rank| **rank == 0).count();
+        let empty = self.0.iter().filter(|rank| **rank == 0).count();
         // For small numbers the number of empty registers is more precise.
         let estimate = if raw <= 2.5 * size && empty > 0 { size * (size / empty as f64).ln() } else { raw };
         estimate.round() as u64

@@ -166,11 +166,6 @@ impl Groups {
         self.secret.object(self.secret.group(event), event)
     }
 
-    /// Whether records of an event's group fold.
-    fn has_storm(&self, event: &Event) -> bool {
-        self.waiting.get(&self.secret.group(event)).is_some_and(|group| group.folded.is_some())
-    }
-
     /// Returns the number of groups with waiting records or a storm record.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
@@ -309,7 +304,9 @@ impl Outbox {
 
     /// Whether a new record of this event would fold, because its object's event has folded and the storm lasts.
     pub fn would_fold(&self, event: &Event) -> bool {
-        !self.draining && self.groups.has_storm(event) && self.folded.has(self.groups.object(event))
+        let group = self.groups.waiting.get(&self.groups.secret.group(event));
+        let folds = group.is_some_and(|group| group.folded.is_some());
+        !self.draining && folds && self.folded.has(self.groups.object(event))
     }
 
     /// Puts a record into its group's queue.

@@ -65,18 +65,9 @@ impl Pass {
         Self { group, stated, has_stated, elements_max, fault_at: None, strict, strict_seen, strict_bytes }
     }
 
-    /// Adds an unknown member to the strict faults.
-    fn unknown(&mut self, at: &Path<'_>) {
-        self.strict_fault("unknown", at);
-    }
-
-    /// Adds a duplicate member to the strict faults.
+    /// Adds an `unknown` or `duplicate` member to the strict faults.
     #[cold]
-    pub(super) fn duplicate(&mut self, at: &Path<'_>) {
-        self.strict_fault("duplicate", at);
-    }
-
-    fn strict_fault(&mut self, what: &str, at: &Path<'_>) {
+    pub(super) fn strict_fault(&mut self, what: &str, at: &Path<'_>) {
         if self.strict.len() >= STRICT_FAULTS_MAX || self.strict_bytes >= STRICT_BYTES_MAX {
             return;
         }
@@ -98,9 +89,9 @@ impl Pass {
         };
         let at = Path::Name(&Path::Root, name);
         if *known != name {
-            self.unknown(&at);
+            self.strict_fault("unknown", &at);
         } else if std::mem::replace(has_stated, true) {
-            self.duplicate(&at);
+            self.strict_fault("duplicate", &at);
         }
         let mut text = self.stated.get_mut(place).map(std::mem::take).unwrap_or_default();
         map.next_value_seed(Seed { into: &mut text, at: &at, pass: self })?;
@@ -195,7 +186,7 @@ impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
                     let at = Path::Name(parent, member.name(pass.group));
                     let bit = u32::try_from(place).ok().and_then(|place| 1_u32.checked_shl(place)).unwrap_or_default();
                     if seen & bit != 0 {
-                        pass.duplicate(&at);
+                        pass.strict_fault("duplicate", &at);
                     }
                     seen |= bit;
                     next = place.saturating_add(1);
@@ -205,7 +196,7 @@ impl<'de, T: Object> Visitor<'de> for Seed<'_, T> {
                 }
                 MemberName::Other(name) => {
                     if !(matches!(parent, Path::Root) && pass.take_stated(&name, &mut map)?) {
-                        pass.unknown(&Path::Name(parent, &name));
+                        pass.strict_fault("unknown", &Path::Name(parent, &name));
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
@@ -397,7 +388,7 @@ impl<'de> Visitor<'de> for Seed<'_, BTreeMap<SmolStr, SmolStr>> {
             let mut value = SmolStr::default();
             map.next_value_seed(Seed { into: &mut value, at: &at, pass: &mut *self.pass })?;
             if given.insert(SmolStr::new(&key), value).is_some() {
-                self.pass.duplicate(&at);
+                self.pass.strict_fault("duplicate", &at);
             }
         }
         if self.into.is_empty() {

@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for Seed<'_, Value> {
             let mut member = Value::Null;
             map.next_value_seed(Seed { into: &mut member, at: &at, pass: &mut *self.pass })?;
             if members.insert(name.to_string(), member).is_some() {
-                self.pass.duplicate(&at);
+                self.pass.strict_fault("duplicate", &at);
             }
         }
         self.set(members)

@@ -248,18 +248,18 @@ impl Correlator {
             event.metadata.name = record_name(&event.involved_object.name, now);
         }
         let (record, known) = self.observe(key, event, occurrences, settings, next_record);
-        if settings.naming == Naming::Deterministic && known.is_none() {
-            let name = shared_name(event, route, settings);
-            event.metadata.name = name.clone();
-            if let Some(observation) = self.observation_of(key, record) {
-                observation.name = name;
-            }
-        }
         let fold = match (route, known) {
             (Route::Combined, _) => Fold::Combined,
             (Route::Plain, Some(_)) => Fold::Counted,
             (Route::Plain, None) => Fold::Created,
         };
+        if settings.naming == Naming::Deterministic && known.is_none() {
+            let name = shared_name(event, fold, settings);
+            event.metadata.name = name.clone();
+            if let Some(observation) = self.observation_of(key, record) {
+                observation.name = name;
+            }
+        }
         let budget = match route {
             // COMPAT(client-go): the spam key is that of the combined event, which lacks some members and has another
             // message. The fields of the default spam key are unchanged.
@@ -359,12 +359,8 @@ impl Settled {
 
 /// Returns a name derived from what a record counts, in the form of client-go's names. No secret is used, because every
 /// process has to derive the same name. Two records with one name are distinguished when they meet.
-fn shared_name(event: &Event, route: Route, settings: &Settings) -> smol_str::SmolStr {
-    let keys = KeySecret(0, 0).shared(event, settings);
-    let Key(bits) = match route {
-        Route::Plain => keys.event(),
-        Route::Combined => keys.aggregate(),
-    };
+fn shared_name(event: &Event, fold: Fold, settings: &Settings) -> smol_str::SmolStr {
+    let (Key(bits), _spam) = KeySecret(0, 0).of_record(event, fold, settings);
     let [high, low] = [bits >> 64, bits & u128::from(u64::MAX)];
     smol_str::format_smolstr!("{}.{:016x}", aggregate::object_part(&event.involved_object.name), high ^ low)
 }
@@ -391,11 +387,11 @@ mod tests {
         event.source.component = "kubelet".into();
         event.source.host = "node-1".into();
         let settings = Settings { naming: Naming::Deterministic, ..Settings::default() };
-        let name = |event: &Event, route| shared_name(event, route, &settings);
-        let [plain, combined] = [Route::Plain, Route::Combined].map(|route| name(&event, route));
+        let name = |event: &Event, fold| shared_name(event, fold, &settings);
+        let [plain, combined] = [Fold::Created, Fold::Combined].map(|fold| name(&event, fold));
         event.event_time = Some(crate::event::MicroTime(5));
         event.action = "Restart".into();
-        let names = [plain, combined, name(&event, Route::Plain)];
+        let names = [plain, combined, name(&event, Fold::Created)];
         assert_eq!(names, ["web-0.e7898dd594e83a7d", "web-0.3a9ed81158d11b0d", "web-0.e3254f9ea6eff8fd"]);
     }
 }

@@ -11,7 +11,6 @@ mod history;
 mod key;
 mod lru_map;
 mod normal;
-mod patch;
 mod policy;
 mod settings;
 
@@ -22,14 +21,13 @@ pub use budget::{Rate, TokenBucket};
 pub use history::{is_newer, namespace_tag};
 pub use key::{BuildKeyHasher, Key, KeySecret, Keys, field_value};
 pub use lru_map::LruMap;
-pub use patch::Patch;
 pub use policy::{Matches, Pattern, Policy, Rule};
 pub use settings::{
     AGGREGATE_KEY, Correlation, CountOverflow, Field, KeyEncoding, LEGACY_SPAM_KEY, MESSAGE_PREFIX, Messages, Naming,
     SPAM_KEY, Settings, Suppression,
 };
 
-pub use dedup::Observation;
+pub use dedup::{Observation, Patch};
 
 use aggregate::{Group, Route, is_combined};
 

@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::envelope::Envelope;
+use super::Envelope;
 use super::reader::fields;
 use crate::status::Status;
 

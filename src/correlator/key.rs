@@ -155,7 +155,6 @@ const EVENT_KEY: [Field; 11] = [
 ];
 
 impl KeySecret {
-    /// Returns the key of these texts.
     fn of_texts<const N: usize>(self, domain: Domain, texts: [&str; N]) -> Key {
         let mut joiner = Joiner::new(self, KeyEncoding::Framed, domain);
         texts.into_iter().for_each(|text| joiner.add(text));

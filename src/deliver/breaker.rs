@@ -43,7 +43,6 @@ struct Breaker {
     failure: Retry,
 }
 
-/// Namespace and object of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Scope {
     namespace: SmolStr,
@@ -52,7 +51,6 @@ pub(super) struct Scope {
 }
 
 impl Scope {
-    /// Returns the scope of a request.
     pub(super) fn of(request: &Request) -> Self {
         let (namespace, name) = match request {
             Request::Create { event, .. } => (&event.metadata.namespace, &event.metadata.name),

@@ -140,12 +140,10 @@ impl Gate {
         true
     }
 
-    /// Returns the number of requests in flight.
     pub(super) const fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Returns the limit of requests in flight.
     pub(super) fn window(&self) -> usize {
         self.window.min(self.settings.max_in_flight)
     }
@@ -229,7 +227,6 @@ impl Gate {
         }
     }
 
-    /// Whether the upstream is down.
     pub(super) const fn is_down(&self) -> bool {
         matches!(self.health, Health::Down { .. })
     }

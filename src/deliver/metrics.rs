@@ -21,7 +21,6 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics of an upstream that is up.
     pub(super) fn new(registry: &Registry) -> Self {
         let make = Registrar(registry);
         let up = make.gauge("eventweir_upstream_up", "1 while the upstream answers, 0 while it is down.");

@@ -141,7 +141,6 @@ impl DeliveryStatus {
     }
 }
 
-/// The delivery loop's state.
 struct Delivery {
     shards: Shards,
     upstream: Arc<Upstream>,
@@ -158,7 +157,6 @@ struct Delivery {
     // LIMIT: one per reason and verb.
     logged: HashMap<&'static str, Mono>,
     storms_logged: Mono,
-    /// The next shard.
     turn: usize,
     /// Consecutive writes taken from shards with a Warning.
     warnings: usize,
@@ -168,7 +166,6 @@ struct Delivery {
     is_silent: bool,
 }
 
-/// A request in flight.
 struct Sent {
     shard: usize,
     record: RecordId,

@@ -96,7 +96,6 @@ pub(super) struct Budget {
     bucket: Option<(TokenBucket, Rate)>,
     /// Its queue, `None` while empty: most budgets only wait to be full again.
     queue: Option<Box<Queue>>,
-    /// The budget's timer.
     pub(super) timer: Option<Mono>,
 }
 
@@ -163,7 +162,6 @@ impl Budget {
         }
     }
 
-    /// Whether its rate differs from `new`.
     pub(super) fn fills_otherwise(&self, new: Rate) -> bool {
         self.bucket.as_ref().is_some_and(|(_, rate)| *rate != new)
     }
@@ -199,7 +197,6 @@ impl Budget {
         self.queue.as_mut()?.digest.as_deref_mut()
     }
 
-    /// Returns the digest, made by `make` if there is none.
     pub(super) fn digest_or(&mut self, make: impl FnOnce() -> Digest) -> &mut Digest {
         self.queue.get_or_insert_default().digest.get_or_insert_with(|| Box::new(make()))
     }
@@ -210,7 +207,6 @@ impl Budget {
         digest
     }
 
-    /// Returns the number of records that can fold.
     pub(super) fn foldable_len(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.foldable.len())
     }

@@ -27,7 +27,6 @@ const KEPT_REASON_BYTES: usize = 64;
 /// The occurrences that have folded in one budget, and their record.
 #[derive(Debug)]
 pub(super) struct Digest {
-    /// The digest's record.
     pub(super) record: RecordId,
     /// The event as last written, from which the record continues after it has left the outbox.
     pub(super) event: Event,

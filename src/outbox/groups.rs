@@ -166,7 +166,6 @@ impl Groups {
         self.secret.object(self.secret.group(event), event)
     }
 
-    /// Returns the number of groups with waiting records or a storm record.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -199,12 +198,10 @@ impl Groups {
         (!self.turns.is_empty()).then(next_token)
     }
 
-    /// Returns the time of a group's timer.
     pub(super) fn timer(&mut self, key: Key) -> Option<&mut Option<Mono>> {
         self.waiting.get_mut(&key).map(|group| &mut group.timer)
     }
 
-    /// Removes a record from its group's queue.
     pub(super) fn remove(&mut self, group: Option<Membership>, order: Order) {
         if let Some(group) = group.and_then(|group| self.waiting.get_mut(&group.key)) {
             group.remove(order);
@@ -410,7 +407,6 @@ impl Outbox {
         }
     }
 
-    /// Handles a group's timer.
     pub(super) fn wake_group(&mut self, key: Key, now: Now) {
         self.fold_due(key, now);
         self.refile_group(key, now.mono);

@@ -83,7 +83,6 @@ impl ClientLine {
     }
 }
 
-/// Returns the key of a client's line.
 fn key(name: &str) -> SmolStr {
     format_smolstr!("{:08x}", crc([name]))
 }
@@ -134,7 +133,6 @@ pub fn is_set_without_lines(object: &Event) -> bool {
             .any(|value| name_and_count(value).is_some_and(|(_, count)| count.parse() != Ok(object.count)))
 }
 
-/// Whether a line has this name.
 fn is_named(value: &str, name: &str) -> bool {
     name_and_count(value).is_some_and(|(own, _)| own == name)
 }

@@ -123,7 +123,6 @@ pub struct Outbox {
     draining: bool,
 }
 
-/// The pauses of a record.
 #[derive(Debug, Default)]
 struct Pause {
     /// One per DELETE or PUT in progress.
@@ -132,7 +131,6 @@ struct Pause {
     news: Option<Box<Event>>,
 }
 
-/// Paused records.
 type Paused = HashMap<RecordId, Pause, foldhash::fast::FixedState>;
 
 /// Capacity of a queue below which memory is not released.
@@ -206,7 +204,6 @@ impl Outbox {
         self.budgets.get_or_insert_mut(id.0, make)
     }
 
-    /// Inserts a record.
     fn put(&mut self, id: RecordId, record: Record) {
         self.usage.add(record.source, record.size);
         self.records.insert(id, Box::new(record));
@@ -303,7 +300,6 @@ impl Outbox {
         None
     }
 
-    /// Returns the next request of the records that wait for their group or for the ceiling.
     fn next_staged(&mut self, now: Now) -> Option<Write> {
         while let Some(id) = self.pop_group(now) {
             if let Some(write) = self.send(id, now) {
@@ -313,7 +309,6 @@ impl Outbox {
         None
     }
 
-    /// Returns the next request of the records that wait for their budgets.
     fn next_ready(&mut self, now: Now) -> Option<Write> {
         while let Some((class, budget_id)) = self.ready.pop() {
             let Some(budget) = self.budgets.get_mut(&budget_id.0) else { continue };
@@ -427,7 +422,6 @@ impl Outbox {
         self.drop_if_idle(record.budget, now.mono);
     }
 
-    /// Returns the wait reason of a record's write.
     fn why(&self, id: RecordId) -> Why {
         // A missing record was folded into a digest at once, because its budget could not pay.
         self.records.get(&id).map_or(Why::Budget, |record| record.why(&self.budgets))

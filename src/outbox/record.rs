@@ -136,9 +136,7 @@ pub(super) enum Phase {
 pub(super) struct Sent {
     /// The occurrences it makes visible.
     pub(super) occurrences: Occurrences,
-    /// The kind of request.
     pub(super) call: Call,
-    /// The API group it was sent in.
     pub(super) group: ApiGroup,
     /// The newest write before it that may have been executed.
     pub(super) before: Mark,
@@ -206,7 +204,6 @@ impl Record {
         }
     }
 
-    /// Whether occurrences wait to be sent.
     pub(super) fn owes(&self) -> bool {
         self.pending.total() + self.later.total() > 0
     }
@@ -395,7 +392,6 @@ impl Record {
         self.size = size;
     }
 
-    /// Returns the wait reason of its write.
     pub(super) fn why(&self, budgets: &LruMap<Budget>) -> Why {
         // A write of a filed budget can be sent now.
         let is_filed = || budgets.peek(&self.budget.0).is_some_and(|budget| budget.filed.is_some());
@@ -409,7 +405,6 @@ impl Record {
         }
     }
 
-    /// Whether no request of it was ever sent.
     pub(super) const fn was_never_sent(&self) -> bool {
         matches!(self.upstream, UpstreamState::Absent) && self.sent.tag == 0 && self.sent.count == 0
     }

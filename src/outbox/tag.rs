@@ -13,7 +13,6 @@ use crate::clock::Now;
 use crate::correlator::RecordId;
 use crate::event::Event;
 
-/// Prefix of the names of tags.
 const TAG_PREFIX: &str = "tally.eventweir/";
 
 /// The annotation with the last messages of a combined record or digest (`explain.annotationBytes`).

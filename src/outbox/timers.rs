@@ -8,7 +8,6 @@ use super::record::Phase;
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, LruMap, RecordId};
 
-/// The object of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Record(RecordId),

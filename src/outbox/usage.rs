@@ -33,17 +33,14 @@ impl Usage {
         Self { records: self.records.another(), bytes: self.bytes.another(), per_source: HashMap::default() }
     }
 
-    /// Returns the bytes of all shards.
     pub(super) fn all_bytes(&self) -> usize {
         self.bytes.all()
     }
 
-    /// Returns the bytes of this shard.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes.own()
     }
 
-    /// Counts a new record.
     pub(super) fn add(&mut self, source: Key, size: usize) {
         self.records += 1;
         self.bytes += size;
@@ -52,7 +49,6 @@ impl Usage {
         own.bytes += size;
     }
 
-    /// Counts a record no more.
     pub(super) fn remove(&mut self, source: Key, size: usize) {
         self.records -= 1;
         self.bytes -= size;
@@ -66,7 +62,6 @@ impl Usage {
         }
     }
 
-    /// Counts a record with its new size.
     pub(super) fn resize(&mut self, source: Key, before: usize, after: usize) {
         // Most repeats change no size.
         if before == after {

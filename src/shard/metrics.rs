@@ -111,7 +111,6 @@ impl Ledger {
     }
 }
 
-/// The inputs of the gauges.
 struct Read<'a> {
     shards: &'a Shards,
     sizes: Sizes,

@@ -10,7 +10,6 @@ use crate::event::Event;
 /// Bytes of a caller's name that `explain` keeps.
 const CALLER_BYTES: usize = 256;
 
-/// Data derived from an event before its shard is locked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prepared<'p> {
     pub(super) source: Key,

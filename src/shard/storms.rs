@@ -29,7 +29,6 @@ pub struct Storms {
     pub tokens: Option<u32>,
 }
 
-/// Whether an event is a storm record.
 pub(super) fn is_storm(event: &Event) -> bool {
     event.metadata.rare.as_deref().is_some_and(|rare| rare.annotations.contains_key(STORM_MARK))
 }

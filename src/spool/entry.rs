@@ -43,7 +43,6 @@ pub(super) struct Stored<E> {
     pub(super) entry: E,
 }
 
-/// Encodes the entry of the record `id`.
 pub(super) fn encode(id: &str, round: u64, entry: &Entry) -> Vec<u8> {
     let mut body = serde_json::to_vec(&Stored { id: id.to_owned(), round, entry }).unwrap_or_default();
     body.push(b'\n');

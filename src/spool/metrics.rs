@@ -24,7 +24,6 @@ pub(super) struct Metrics {
 const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
 impl Metrics {
-    /// Registers the metrics.
     pub(super) fn new(registry: &Registry) -> Self {
         let make = Registrar(registry);
         Self {

@@ -59,7 +59,6 @@ fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
-/// An open spool.
 #[derive(Debug)]
 pub(super) struct Store {
     database: Database,
@@ -103,7 +102,6 @@ impl Store {
         contained(|| facts(&self.database.begin_read()?))
     }
 
-    /// Reads the whole file.
     pub(super) fn load(&self) -> Result<Content, Error> {
         // redb may panic over a damaged page.
         contained(|| {

@@ -106,9 +106,7 @@ impl Pass {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Path<'p> {
     Root,
-    /// A member of an object.
     Name(&'p Path<'p>, &'p str),
-    /// An element of a list.
     Index(&'p Path<'p>, usize),
 }
 
@@ -132,7 +130,6 @@ pub(super) struct Seed<'s, M> {
     pub(super) pass: &'s mut Pass,
 }
 
-/// A type that can be decoded.
 pub(super) trait Read: Sized {
     fn read<'de, D: Deserializer<'de>>(seed: Seed<'_, Self>, from: D) -> Result<(), D::Error>;
 }

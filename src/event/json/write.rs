@@ -53,9 +53,7 @@ pub(super) fn name(name: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\":");
 }
 
-/// A type that can be encoded.
 trait Write {
-    /// Appends the value.
     fn write(&self, group: ApiGroup, out: &mut Vec<u8>);
 }
 
@@ -139,7 +137,6 @@ fn time<T: PartialEq + Display>(time: &T, zero: &T, out: &mut Vec<u8>) {
     out.extend_from_slice(shown.as_bytes());
 }
 
-/// Appends a number.
 pub(crate) fn integer(number: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }

@@ -30,7 +30,6 @@ pub(super) fn object<T: Object>(group: ApiGroup, data: &[u8], object: &mut T) ->
     Ok(())
 }
 
-/// A value that can be decoded.
 trait Read {
     fn read(&mut self, group: ApiGroup, field: &mut WireField<'_, '_>) -> Result<(), DecodeError>;
 }

@@ -65,7 +65,6 @@ pub(super) struct WireField<'r, 'b> {
     reader: &'r mut Reader<'b>,
     /// Offset of its tag.
     start: usize,
-    /// The field number.
     pub(super) number: i32,
     wire_type: u8,
 }
@@ -83,13 +82,11 @@ impl<'b> WireField<'_, 'b> {
         self.reader.data
     }
 
-    /// Reads a message or bytes.
     pub(super) fn bytes(&mut self) -> Result<&'b [u8], DecodeError> {
         self.expect(LENGTH)?;
         self.reader.bytes()
     }
 
-    /// Reads a string.
     pub(super) fn text(&mut self) -> Result<Cow<'b, str>, DecodeError> {
         self.bytes().map(text)
     }
@@ -100,7 +97,6 @@ impl<'b> WireField<'_, 'b> {
         Ok(())
     }
 
-    /// Reads an `int64`.
     pub(super) fn long(&mut self) -> Result<i64, DecodeError> {
         self.expect(VARINT)?;
         self.reader.varint().map(u64::cast_signed)
@@ -111,7 +107,6 @@ impl<'b> WireField<'_, 'b> {
         self.long().map(|number| low_bits(number.cast_unsigned()))
     }
 
-    /// Reads a `bool`.
     pub(super) fn boolean(&mut self) -> Result<bool, DecodeError> {
         self.long().map(|number| number != 0)
     }

@@ -98,9 +98,7 @@ fn object<T: Object>(group: ApiGroup, object: &T, out: &mut Vec<u8>) {
     }
 }
 
-/// A value that can be encoded.
 trait Write {
-    /// Appends the value as a field.
     fn write(&self, number: u32, group: ApiGroup, out: &mut Vec<u8>);
 }
 

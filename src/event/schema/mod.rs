@@ -99,7 +99,6 @@ impl<T> Member<T> {
         self.names[group as usize]
     }
 
-    /// Returns the number in a group's protobuf.
     pub(super) const fn number(&self, group: ApiGroup) -> u32 {
         self.numbers[group as usize]
     }

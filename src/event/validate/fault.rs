@@ -22,7 +22,6 @@ const FAULT_BYTES_MAX: usize = 1 << 20;
 /// LIMIT: bytes of an invalid text that its fault shows. A label can be as long as the body, and each of its faults has it.
 const SHOWN_BYTES: usize = 4 << 10;
 
-/// Whether the fault limits are reached.
 pub(super) fn is_enough(faults: &[StatusCause]) -> bool {
     faults.len() >= FAULTS_MAX || faults.iter().map(|fault| fault.message.len()).sum::<usize>() >= FAULT_BYTES_MAX
 }

@@ -30,7 +30,6 @@ pub(super) fn name(group: ApiGroup, name: &str) -> Vec<String> {
     }
 }
 
-/// Returns the faults of a `generateName`.
 pub(super) fn name_prefix(group: ApiGroup, prefix: &str) -> Vec<String> {
     match group {
         ApiGroup::Core => path_segment(prefix),
@@ -54,7 +53,6 @@ fn mask_trailing_dash(prefix: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// Returns the faults of a DNS subdomain.
 fn dns_subdomain(text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     if text.len() > SUBDOMAIN_MAX {

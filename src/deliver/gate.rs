@@ -258,35 +258,16 @@ mod tests {
     }
 
     #[test]
-    fn while_the_upstream_is_down_one_probe_is_in_flight_and_pauses_double() {
-        let mut gate = Gate::new(GateSettings::default());
-        for _ in 0..5 {
-            assert_eq!(gate.acquire(millis(0)), Acquisition::Go);
+    fn the_end_of_an_outage_has_its_failures_and_the_window_opens_step_by_step() {
+        let (mut gate, minute) = (Gate::new(GateSettings::default()), |minute: u64| millis(60_000 * minute));
+        for now in 0..3 {
+            assert_eq!(gate.acquire(minute(now)), Acquisition::Go);
+            gate.settle(Outcome::Failure, minute(now), minute(now), 0.0);
         }
-        assert_eq!(gate.settle(Outcome::Failure, millis(0), millis(0), 0.0), HealthChange::WentDown);
-        for _ in 0..4 {
-            assert_eq!(
-                gate.settle(Outcome::Failure, millis(0), millis(0), 0.0),
-                HealthChange::None,
-                "four late answers are one outage"
-            );
-        }
-        let mut now = 0;
-        for pause in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
-            assert_eq!(gate.acquire(millis(now)), Acquisition::Wait(millis(now + pause)));
-            now += pause;
-            assert_eq!(gate.acquire(millis(now)), Acquisition::Go);
-            assert_eq!(gate.acquire(millis(now)), Acquisition::Full, "one probe");
-            gate.settle(Outcome::Failure, millis(0), millis(now), 0.0);
-            assert_eq!(gate.acquire(millis(now)), Acquisition::Full, "a late answer is not the probe's");
-            let change = gate.settle(Outcome::Failure, millis(now), millis(now), 0.0);
-            assert_eq!(change, if pause == 100 { HealthChange::StaysDown } else { HealthChange::None });
-        }
-        assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
-        assert_eq!(gate.settle(Outcome::Success, millis(now + 5000), millis(now + 5000), 0.0), HealthChange::CameUp(9));
-        assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
-        assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Go);
-        assert_eq!(gate.acquire(millis(now + 5000)), Acquisition::Full, "the window opens step by step");
+        assert_eq!(gate.acquire(minute(3)), Acquisition::Go);
+        assert_eq!(gate.settle(Outcome::Success, minute(3), minute(3), 0.0), HealthChange::CameUp(3));
+        let next = [(); 3].map(|()| gate.acquire(minute(3)));
+        assert_eq!(next, [Acquisition::Go, Acquisition::Go, Acquisition::Full]);
     }
 
     #[test]
@@ -359,21 +340,5 @@ mod tests {
             now += pause;
         }
         assert!(!matches!(gate.health, Health::Up));
-    }
-
-    #[test]
-    fn the_limit_in_flight_and_the_rate_hold() {
-        let rate = Some(Rate { qps: 1.0, burst: 3 });
-        let mut gate = Gate::new(GateSettings { max_in_flight: 2, rate, ..GateSettings::default() });
-        assert_eq!(
-            [gate.acquire(Mono(0)), gate.acquire(Mono(0)), gate.acquire(Mono(0))],
-            [Acquisition::Go, Acquisition::Go, Acquisition::Full]
-        );
-        gate.settle(Outcome::Success, Mono(0), Mono(0), 0.0);
-        assert_eq!(gate.acquire(Mono(0)), Acquisition::Go);
-        gate.settle(Outcome::Success, Mono(0), Mono(0), 0.0);
-        // Like client-go's bucket, it grants a token that is less than a nanosecond away.
-        assert_eq!(gate.acquire(Mono(0)), Acquisition::Wait(Mono(999_999_999)));
-        assert_eq!(gate.in_flight(), 1);
     }
 }

@@ -254,60 +254,28 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::{Answer, Offer, Request, Settings, Why};
+    use crate::outbox::{Answer, Offer, Request, Settings};
 
-    /// An outbox that keeps a journal, with records whose budget has no token.
-    fn outbox(records: u64) -> Outbox {
-        let mut outbox = Outbox::new(Settings { digest_after: 2, ..Settings::default() }, 0);
-        outbox.keep_journal();
-        outbox.identify("a");
-        for number in 0..records {
-            offer(&mut outbox, number, Some(Rate { qps: 0.0, burst: 0 }));
-        }
-        outbox
-    }
-
-    fn offer(outbox: &mut Outbox, number: u64, rate: Option<Rate>) -> Why {
+    fn offer(outbox: &mut Outbox) {
         let mut event = Event { count: 1, ..Event::default() };
-        event.metadata.name = format!("n{number}").into();
-        outbox.offer(Offer::of(number, rate), event, Now::at(0)).0
-    }
-
-    fn entries(changes: &Changes) -> Vec<u64> {
-        let mut owed: Vec<u64> =
-            changes.records.iter().filter_map(|(_, entry)| Some(entry.as_ref()?.occurrences().total())).collect();
-        owed.sort_unstable();
-        owed
+        event.metadata.name = "n1".into();
+        outbox.offer(Offer::of(1, None), event, Now::at(0));
     }
 
     #[test]
     fn without_a_spool_nothing_is_recorded() {
         let mut outbox = Outbox::new(Settings::default(), 0);
-        offer(&mut outbox, 1, None);
+        offer(&mut outbox);
         assert!(!outbox.has_changes());
-    }
-
-    #[test]
-    fn a_digest_is_not_sent_before_it_is_committed_in_place_of_its_records() {
-        let mut outbox = outbox(2);
-        assert_eq!(entries(&outbox.take_changes()), [1, 1]);
-        assert!(!outbox.has_changes());
-        offer(&mut outbox, 2, Some(Rate { qps: 0.0, burst: 0 }));
-        outbox.drain(Now::at(1));
-        assert_eq!(outbox.next_write(Now::at(1)), None);
-        let changes = outbox.take_changes();
-        // The third was never kept, so there is nothing of it to remove.
-        assert_eq!((entries(&changes), changes.records.len()), (vec![3], 3));
-        outbox.changes_kept(&changes.held, Now::at(2));
-        let write = outbox.next_write(Now::at(2)).unwrap();
-        assert!(matches!(write.request, Request::Create { event, .. } if event.count == 3));
     }
 
     #[test]
     fn a_new_name_is_not_used_before_it_is_committed_unless_the_disk_fails() {
         for kept in [true, false] {
-            let mut outbox = outbox(0);
-            offer(&mut outbox, 1, None);
+            let mut outbox = Outbox::new(Settings::default(), 0);
+            outbox.keep_journal();
+            outbox.identify("a");
+            offer(&mut outbox);
             let id = outbox.next_write(Now::at(1)).unwrap().record;
             outbox.settle(id, Answer::Exists, Now::at(1));
             assert!(matches!(outbox.next_write(Now::at(1)).unwrap().request, Request::Read { .. }));
@@ -324,22 +292,5 @@ mod tests {
             assert!(matches!(write.request, Request::Create { event, .. } if event.metadata.name != "n1"));
             assert_eq!(outbox.has_changes(), !kept);
         }
-    }
-
-    #[test]
-    fn what_is_written_leaves_the_journal() {
-        let mut outbox = outbox(0);
-        offer(&mut outbox, 1, None);
-        assert_eq!(entries(&outbox.take_changes()), [1]);
-        let write = outbox.next_write(Now::at(1)).unwrap();
-        let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
-        outbox.settle(write.record, Answer::Stored(event), Now::at(1));
-        assert!(matches!(outbox.take_changes().records.as_slice(), [(RecordId(1), None)]));
-        // Written before the changes were taken: nothing of it has to be kept.
-        offer(&mut outbox, 2, None);
-        let write = outbox.next_write(Now::at(2)).unwrap();
-        let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
-        outbox.settle(write.record, Answer::Stored(event), Now::at(2));
-        assert!(outbox.take_changes().records.is_empty());
     }
 }

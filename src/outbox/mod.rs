@@ -352,22 +352,18 @@ impl Outbox {
         let tag = record.tag.as_ref().map(|tag| (tag.clone(), tag::value(record.total, now)));
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let held = record.upstream.held();
+        let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
         let request = match call {
             Call::Read => Request::Read { group, namespace, name },
-            Call::Delete => {
-                let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
-                Request::Delete { group, namespace, name, resource_version }
-            }
+            Call::Delete => Request::Delete { group, namespace, name, resource_version },
             Call::Patch => {
                 let patch = api_group::patch(group, &event, now);
-                let resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
                 let annotations = record.lines.annotations(&name, count, record.total);
                 let surplus = held.map(|held| held.expired_tags.as_slice()).unwrap_or_default();
                 let removed = record.lines.removed(surplus, &name, &annotations);
                 let ends_series = event.event_time.is_some() && group == ApiGroup::Core;
-                let claim =
-                    tag.map(|(tag, value)| Claim { resource_version, tag, value, annotations, removed, ends_series });
-                let claim = claim.map(Box::new);
+                let claim = |(tag, value)| Claim { resource_version, tag, value, annotations, removed, ends_series };
+                let claim = tag.map(claim).map(Box::new);
                 Request::Patch { group, namespace, name, patch, claim }
             }
             Call::Create => {

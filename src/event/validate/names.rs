@@ -54,26 +54,19 @@ fn mask_trailing_dash(prefix: &str) -> std::borrow::Cow<'_, str> {
 }
 
 fn dns_subdomain(text: &str) -> Vec<String> {
-    let mut faults = Vec::new();
-    if text.len() > SUBDOMAIN_MAX {
-        faults.push(format!("must be no more than {SUBDOMAIN_MAX} characters"));
-    }
-    if !is_subdomain(text) {
-        faults.push(SUBDOMAIN.to_owned());
-    }
-    faults
+    faults(text, SUBDOMAIN_MAX, "characters", (!is_subdomain(text)).then_some(SUBDOMAIN))
+}
+
+/// Returns the faults of a text of at most so many bytes, with that of its syntax.
+fn faults(text: &str, most: usize, unit: &str, syntax: Option<&str>) -> Vec<String> {
+    let length = (text.len() > most).then(|| format!("must be no more than {most} {unit}"));
+    length.into_iter().chain(syntax.map(str::to_owned)).collect()
 }
 
 /// Returns the faults of a namespace's name.
 pub fn dns_label(text: &str) -> Vec<String> {
-    let mut faults = Vec::new();
-    if text.len() > LABEL_MAX {
-        faults.push(format!("must be no more than {LABEL_MAX} characters"));
-    }
-    if !is_label(text) {
-        faults.push(if is_subdomain(text) { "must not contain dots" } else { LABEL }.to_owned());
-    }
-    faults
+    let syntax = || if is_subdomain(text) { "must not contain dots" } else { LABEL };
+    faults(text, LABEL_MAX, "characters", (!is_label(text)).then(syntax))
 }
 
 /// Returns the faults of a qualified name: a label key, an annotation key, a reporting controller or a finalizer.
@@ -114,14 +107,8 @@ pub fn qualified_name(text: &str) -> Vec<String> {
 
 /// Returns the faults of a label's value.
 pub fn label_value(text: &str) -> Vec<String> {
-    let mut faults = Vec::new();
-    if text.len() > LABEL_MAX {
-        faults.push(format!("must be no more than {LABEL_MAX} bytes"));
-    }
-    if !text.is_empty() && !is_label_key(text) {
-        faults.push(LABEL_VALUE.to_owned());
-    }
-    faults
+    let is_valid = text.is_empty() || is_label_key(text);
+    faults(text, LABEL_MAX, "bytes", (!is_valid).then_some(LABEL_VALUE))
 }
 
 fn is_label(text: &str) -> bool {

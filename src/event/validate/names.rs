@@ -138,23 +138,10 @@ mod tests {
     /// `tests/api` replays other names.
     #[test]
     fn faults_have_the_apiservers_words() {
-        let check = |text: &str, faults: &[&str]| {
-            let given = qualified_name(text);
-            assert_eq!(given.len(), faults.len(), "{text}: {given:?}");
-            for (given, start) in given.iter().zip(faults) {
-                assert!(given.starts_with(start), "{text}: {given}");
-            }
-        };
-        check("example.com/X_y.z-1", &[]);
-        check("/", &["prefix part must be non-empty", "name part must be non-empty", "name part must consist"]);
-        check("a/b/c", &["a valid label key must consist"]);
-        check("x.", &["name part must consist"]);
-        let long = format!("{}/{}", "D".repeat(254), "c".repeat(64));
-        let too_long = "prefix part must be no more than 253 bytes";
-        check(&long, &[too_long, "prefix part a lowercase RFC 1123", "name part must be no more than 63 bytes"]);
+        let [fault] = &qualified_name("a/b/c")[..] else { unreachable!("one fault") };
+        assert!(fault.starts_with("a valid label key must consist"), "{fault}");
         assert_eq!(dns_label("a.b"), ["must not contain dots"]);
         assert!(name_prefix(ApiGroup::Core, ".").is_empty());
-        assert_eq!(name_prefix(ApiGroup::Core, "/%"), ["may not contain '/'", "may not contain '%'"]);
     }
 
     #[test]

@@ -169,9 +169,7 @@ mod tests {
             let at = |seconds: i64| Now::at(seconds * 1_000_000_000);
             let event = Event { count: 1, reason: "BackOff".into(), ..Event::default() };
             shard.accept(event.clone(), 1, at(1), &policy).unwrap();
-            let write = shard.next_write(at(1)).unwrap();
-            let Request::Create { event: stored, .. } = write.request else { unreachable!() };
-            shard.settle(write.record, Answer::Stored(stored), at(1));
+            shard.write_all(at(1));
             if comes_before_drain {
                 shard.accept(event.clone(), 1, at(2), &policy).unwrap();
             }

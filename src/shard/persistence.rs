@@ -166,9 +166,7 @@ mod tests {
         let mut other = Event { reason: "Other".into(), ..stored("", 1) };
         other.metadata.name = "b".into();
         exact.accept(other, 1, at(4), &policy).unwrap();
-        let write = exact.next_write(at(4)).unwrap();
-        let Request::Create { event, .. } = write.request else { unreachable!("never stored") };
-        exact.settle(write.record, Answer::Stored(event), at(4));
+        exact.write_all(at(4));
         exact.restore(*entry.unwrap(), at(5), &policy);
         // The plain write was executed.
         let mut held = stored("6", 3);

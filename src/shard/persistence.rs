@@ -56,9 +56,7 @@ impl Shard {
 impl Shards {
     /// Notes changes from now on, for [`take_changes`](Self::take_changes).
     pub fn keep_journal(&self) {
-        for shard in &self.0.shards {
-            shard.lock().keep_journal();
-        }
+        self.each(|shard, _| shard.keep_journal());
     }
 
     /// Waits until there are changes to take.

@@ -90,8 +90,7 @@ pub(super) fn mark(event: &mut Event, tag: &SmolStr, value: SmolStr, lines: Vec<
 /// Returns the annotations that the next patch of `event` removes: expired tags of other records, and client lines
 /// above their limit.
 pub(super) fn expired(event: &Event, own: &str, now: Now) -> Vec<SmolStr> {
-    let Some(rare) = event.metadata.rare.as_deref() else { return Vec::new() };
-    let foreign = rare.annotations.iter().filter(|(name, _)| name.starts_with(TAG_PREFIX) && *name != own);
+    let foreign = tags(event).filter(|(name, _)| *name != own);
     let mut tags: Vec<(i64, &SmolStr)> =
         // A value of another version may be as new as any.
         foreign.map(|(name, value)| (parsed(value).map_or(i64::MAX, |(_, seconds)| seconds), name)).collect();

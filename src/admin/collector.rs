@@ -1,27 +1,16 @@
 //! The shards, whose metrics are read in the instant of a scrape.
 
-use std::sync::Arc;
-
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 
-use crate::shard::{self, Settings, Shards};
+use crate::shard::{self, Shards};
 
 /// Reads the shards when scraped.
 #[derive(Debug)]
 pub(super) struct ShardCollector {
-    shards: Shards,
-    limits: Arc<ArcSwap<Settings>>,
-    metrics: Mutex<shard::Metrics>,
-}
-
-impl ShardCollector {
-    /// A collector of these shards, with the active limits.
-    pub(super) fn new(shards: Shards, limits: Arc<ArcSwap<Settings>>) -> Self {
-        Self { shards, limits, metrics: Mutex::default() }
-    }
+    pub(super) shards: Shards,
+    pub(super) metrics: Mutex<shard::Metrics>,
 }
 
 impl Collector for ShardCollector {
@@ -32,6 +21,6 @@ impl Collector for ShardCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.metrics.lock().collect(&self.shards, &self.limits.load())
+        self.metrics.lock().collect(&self.shards, &self.shards.settings())
     }
 }

@@ -18,6 +18,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use parking_lot::Mutex;
 use prometheus::Registry;
 use tokio::sync::Notify;
 use tower::ServiceBuilder;
@@ -29,7 +30,7 @@ use crate::history;
 use crate::ingest::Ingest;
 use crate::metrics::{self, Registrar};
 use crate::server::{Answer, Origins, layer};
-use crate::shard::{Settings, Shards};
+use crate::shard::Shards;
 use crate::upstream::Verb;
 use collector::ShardCollector;
 use web::Passwords;
@@ -50,7 +51,6 @@ struct Inner {
     shards: Shards,
     delivery: DeliveryStatus,
     history: history::HistoryStatus,
-    limits: Arc<ArcSwap<Settings>>,
     draining: AtomicBool,
     reload: Notify,
     access: Access,
@@ -78,18 +78,15 @@ impl Admin {
         shards: Shards,
         delivery: DeliveryStatus,
         history: history::HistoryStatus,
-        limits: Settings,
         access: Access,
     ) -> Self {
-        let limits = Arc::new(ArcSwap::from_pointee(limits));
-        Registrar(&registry).register(ShardCollector::new(shards.clone(), Arc::clone(&limits)));
+        Registrar(&registry).register(ShardCollector { shards: shards.clone(), metrics: Mutex::default() });
         Self(Arc::new(Inner {
             passwords: Passwords::new(),
             registry,
             shards,
             delivery,
             history,
-            limits,
             draining: AtomicBool::new(false),
             reload: Notify::new(),
             access,
@@ -145,11 +142,6 @@ impl Admin {
     /// Replaces the configuration that is shown.
     pub fn set_config(&self, yaml: String) {
         self.0.config.store(Arc::new(yaml));
-    }
-
-    /// Replaces the limits after a reload.
-    pub fn set_limits(&self, limits: Settings) {
-        self.0.limits.store(Arc::new(limits));
     }
 
     /// Makes readiness fail, so that new events go to other replicas.

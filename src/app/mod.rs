@@ -178,8 +178,7 @@ impl App {
             origins: listeners::origins(&config, &admin_address.into()),
             is_open: !admin_address.ip().to_canonical().is_loopback() && !secured.admin_requires_certificate(),
         };
-        let (shown, limits) = (shards.clone(), config.shard.clone());
-        let admin = Admin::new(registry.clone(), shown, delivery.clone(), history.clone(), limits, admin_access);
+        let admin = Admin::new(registry.clone(), shards.clone(), delivery.clone(), history.clone(), admin_access);
         let app = Arc::new(Self {
             address,
             admin_address,

@@ -89,7 +89,6 @@ impl App {
         self.shards.reload(&new.shard, new.policy.clone());
         self.shadow.set(new.shadow.clone());
         self.access.reload(&new.access);
-        self.admin.set_limits(new.shard.clone());
         self.metrics.config_loaded(&new.hash(), self.shards.clock().now().wall_seconds());
         self.admin.set_config(shown(&new, &at_restart));
         tracing::info!(keys = ?config.reload_diff(&new).at_run_time, "the configuration was reloaded");

@@ -7,7 +7,7 @@ use serde::Serialize;
 use smol_str::SmolStr;
 
 use super::explain::ELSEWHERE;
-use super::{Shard, Shards};
+use super::{Settings, Shard, Shards};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Policy, Rate, RecordId, Suppression, field_value};
 use crate::event::Event;
@@ -395,6 +395,11 @@ impl Shards {
         let policy = self.policy();
         let storms = self.storm_states();
         self.each(|shard, now| shard.explain(query, now, &policy, &storms))
+    }
+
+    /// Returns the active settings.
+    pub fn settings(&self) -> Settings {
+        self.look(0, |shard| shard.settings.clone())
     }
 
     /// Whether decisions and rates are kept (`explain.enabled`).

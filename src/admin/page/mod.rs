@@ -234,7 +234,7 @@ fn total(ledger: &Value, what: &str) -> u64 {
 
 /// Returns how full the outbox is, of records or of bytes, in percent.
 fn full(admin: &Admin) -> usize {
-    let (sizes, limits) = (admin.0.shards.sizes(), admin.0.limits.load());
+    let (sizes, limits) = (admin.0.shards.sizes(), admin.0.shards.settings());
     let outbox = &limits.outbox;
     (100 * sizes.records / outbox.max_records.get()).max(100 * sizes.bytes / outbox.max_bytes.get())
 }

@@ -25,11 +25,6 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// Whether all parts but the message are equal.
-    pub(super) fn are_of_one_fact(self, other: Self) -> bool {
-        (self.object, self.fact, self.uid) == (other.object, other.fact, other.uid)
-    }
-
     /// Hashes the parts of an event.
     pub fn new(secret: KeySecret, event: &Event) -> Self {
         Self::with(secret, event, &event.message)

@@ -110,12 +110,6 @@ impl Messages {
     pub(super) fn bytes(&self) -> usize {
         self.0.capacity() * size_of::<(u64, SmolStr)>() + self.0.iter().map(|(_, text)| heap(text)).sum::<usize>()
     }
-
-    /// Returns the most by which another message can let the bytes grow.
-    pub(super) fn growth(&self) -> usize {
-        let grows = self.0.len() == self.0.capacity();
-        TEXT_BYTES + 16 + if grows { self.0.capacity().max(4) * size_of::<(u64, SmolStr)>() } else { 0 }
-    }
 }
 
 /// A record that counts occurrences of the object.
@@ -145,13 +139,6 @@ pub struct TrackedRecord {
     newest: u64,
     /// A part of its key in the correlator; `None` for a digest or a record that another process has begun.
     key: Option<u64>,
-}
-
-impl TrackedRecord {
-    /// Whether the record has a message with this hash.
-    fn has_message(&self, hash: u64) -> bool {
-        self.newest == hash || self.messages.has(hash)
-    }
 }
 
 /// A record that has begun, or continues.
@@ -284,11 +271,6 @@ impl History {
         self.facts.get_mut(fact_ref.fact).filter(|fact| fact.hash == fact_ref.hash)
     }
 
-    /// Returns the number of the fact with this hash.
-    pub(super) fn find(&self, hash: u64) -> Option<usize> {
-        self.facts.iter().position(|fact| fact.hash == hash)
-    }
-
     /// Adds a fact and returns its number, or the last number if there is no room.
     pub(super) fn add_fact(&mut self, event: &Event, hash: u64, group: usize, now: Now) -> usize {
         if self.facts.len() == FACTS {
@@ -318,7 +300,7 @@ impl History {
     /// Notes a message of a record, which keeps at most `most`. Returns whether the record is known.
     pub(super) fn add_message(&mut self, record: RecordId, message: HashedText<'_>, most: usize) -> bool {
         let Some(kept) = self.tracked_mut(record) else { return false };
-        if !kept.has_message(message.hash) {
+        if kept.newest != message.hash && !kept.messages.has(message.hash) {
             kept.messages.push(kept.kind, most, message);
             kept.newest = message.hash;
         }

@@ -223,7 +223,8 @@ impl Store {
         self.began.get_or_insert(now.wall);
         let object = hashes.object;
         let history = self.objects.get_or_insert_mut(object, || History::new(event));
-        let known = history.find(hashes.fact).map(|place| (place, history.facts[place].group));
+        let known = history.facts.iter().position(|fact| fact.hash == hashes.fact);
+        let known = known.map(|place| (place, history.facts[place].group));
         let group = known.map_or_else(|| self.group(event), |(_, group)| group);
         let history = self.objects.peek_mut(&object)?;
         history.set_uid(event, hashes.uid);
@@ -308,10 +309,10 @@ impl Store {
         // correlation no record has a second occurrence, and many records never have one.
         if ruling.paid.is_none() && ruling.keys.is_some() && why.is_empty() && ruling.before > 0 {
             let of = Origin { kind, fact_ref, hashes, rule: ruling.rule, messages: Messages::default(), caller };
-            if self.runs.are_full(of.bytes(), &self.settings) {
+            self.change_runs(|runs| runs.begin(record, repeat, verdict, of, now));
+            if self.runs.are_full(&self.settings) {
                 self.flush_runs();
             }
-            self.change_runs(|runs| runs.begin(record, repeat, verdict, of, now));
         }
     }
 

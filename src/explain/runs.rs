@@ -89,11 +89,9 @@ impl Runs {
         self.bytes.own()
     }
 
-    /// Whether there is no room for another run with an origin of so many bytes.
-    pub(super) fn are_full(&self, origin: usize, settings: &Settings) -> bool {
-        let grows = self.runs.len() == self.runs.capacity();
-        let more = origin + if grows { self.entries.max(4) * ENTRY } else { 0 };
-        self.bytes.is_over(settings.quarter().saturating_sub(more))
+    /// Whether the runs take more than they may.
+    pub(super) fn are_full(&self, settings: &Settings) -> bool {
+        self.bytes.is_over(settings.quarter())
     }
 
     /// Adds occurrences of a record to its run, and keeps their message. Returns the run's verdict, or `None` if they
@@ -117,19 +115,19 @@ impl Runs {
         let repeat = arrival.repeat();
         if repeat.is_none() || repeat != run.repeat {
             let hashes = Hashes::with(secret, event, message);
-            if !run.of.hashes.are_of_one_fact(hashes) {
+            if run.of.hashes != (Hashes { message: run.of.hashes.message, ..hashes }) {
                 return None;
             }
             if hashes.message != run.message && !run.of.messages.has(hashes.message) {
-                if self.bytes.is_over(settings.quarter().saturating_sub(run.of.messages.growth())) {
-                    return None;
-                }
                 let before = run.of.bytes();
                 let message = HashedText { text: message, hash: hashes.message };
                 run.of.messages.push(run.of.kind, settings.messages, message);
                 let after = run.of.bytes();
                 self.origins = self.origins - before + after;
                 self.bytes.replace(before, after);
+                if self.bytes.is_over(settings.quarter()) {
+                    return None;
+                }
             }
             run.message = hashes.message;
             run.repeat = repeat;

@@ -37,12 +37,8 @@ pub fn saved(received: f64, written: f64) -> String {
 impl Store {
     /// Returns the newest messages of a record as a JSON list of limited bytes, the newest last.
     pub fn messages(&mut self, object: Key, record: RecordId) -> Option<SmolStr> {
-        let most = self.settings.annotation_bytes;
-        if most == 0 {
-            return None;
-        }
         self.end_run(record);
-        let mut left = most.saturating_sub(2);
+        let mut left = self.settings.annotation_bytes.saturating_sub(2);
         let fits = |(_, message): &(u64, SmolStr)| {
             let text = serde_json::to_string(message.as_str()).ok()?;
             left = left.checked_sub(text.len() + 1)?;

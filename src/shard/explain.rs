@@ -145,14 +145,6 @@ impl Shard {
         }
     }
 
-    /// Notes a refused change of an event, which is not an occurrence.
-    pub fn note_refused_change(&mut self, event: &Event, text: &str, now: Now) {
-        if let Some(fact_ref) = self.explain.fact_ref(event, now) {
-            let remark = Remark { verdict: Verdict::Rejected, why: "change", number: 0, record: None, text };
-            self.explain.remark(fact_ref, remark, now);
-        }
-    }
-
     /// Returns the facts of the last hour of which the upstream shows nothing, in namespaces that the caller may see.
     pub fn unseen(&mut self, is_seen: &dyn Fn(&str) -> bool, storms: &StormStates, now: Mono) -> Unseen {
         self.explain.flush_runs();
@@ -173,10 +165,15 @@ impl Shards {
         self.with(index, |shard, now| shard.note_rejection(event, occurrences, reason, text, now));
     }
 
-    /// Notes a refused change of an event, with the text of the response to its client.
+    /// Notes a refused change of an event, which is not an occurrence, with the text of the response to its client.
     pub fn note_refused_change(&self, event: &Event, change: &str, text: &str) {
-        let text = format!("{change}: {text}");
-        self.with(self.shard_of(event), |shard, now| shard.note_refused_change(event, &text, now));
+        let text = &format!("{change}: {text}");
+        self.with(self.shard_of(event), |shard, now| {
+            if let Some(fact_ref) = shard.explain.fact_ref(event, now) {
+                let remark = Remark { verdict: Verdict::Rejected, why: "change", number: 0, record: None, text };
+                shard.explain.remark(fact_ref, remark, now);
+            }
+        });
     }
 
     /// Returns the facts of the last hour of which the upstream shows nothing, in namespaces that the caller may see.

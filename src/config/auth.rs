@@ -9,7 +9,7 @@ use serde_json::json;
 use smol_str::SmolStr;
 
 use super::Backend;
-use super::raw::{Entry, Value};
+use super::raw::{Entry, Node, Value};
 use super::section::Section;
 use super::values::{self, Form};
 use crate::access::{AccessReview, Effect, Fairness, Kind, Limit, Rule, SERVICE_ACCOUNT, Settings, TokenReview, VERBS};
@@ -131,7 +131,7 @@ fn components() -> Form<'static, BTreeMap<SmolStr, Vec<Pattern>>> {
 
 /// Reads `limits`: a list, or the whole configuration file of the EventRateLimit plugin.
 pub(super) fn limits(section: &mut Section<'_>, limits: &mut Vec<Limit>) {
-    if section.is_section("limits") {
+    if let Some(Node { value: Value::Map(_), .. }) = section.find("limits") {
         section.within("limits", |section| plugin(section, limits));
     } else {
         list(section, limits);

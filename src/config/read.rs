@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use smol_str::SmolStr;
 
 use super::correlation::correlation;
-use super::raw::{Node, Value};
+use super::raw::{Node, Origin, Value};
 use super::section::{Collector, Section, Shown};
 use super::units::duration_text;
 use super::values::{self, Form};
@@ -298,9 +298,10 @@ fn upstream(section: &mut Section<'_>, config: &mut Config) {
     section.set_optional("kubeconfig", &mut apiserver.kubeconfig, &values::path());
     section.set_optional("context", &mut apiserver.context, &values::text(253));
     // A file may name a cluster that its kind, or `--upstream embedded`, leaves out for a first try.
-    let is_forgotten = |key| section.is_flag(key) || (section.has(key) && !section.has("kind"));
+    let has_kind = section.has("kind");
+    let is_forgotten = |Node { origin, .. }: &Node| !has_kind || matches!(origin, Origin::Flag(_));
     for key in ["kubeconfig", "context"] {
-        if upstream.backend == Backend::Embedded && is_forgotten(key) {
+        if upstream.backend == Backend::Embedded && section.find(key).is_some_and(is_forgotten) {
             section.conflict(
                 key,
                 "has no effect on the embedded store; allowed with upstream.kind: apiserver (--upstream apiserver)",
@@ -450,7 +451,7 @@ fn switched(
     rest: impl FnOnce(&mut Section<'_>),
 ) -> String {
     let switch = values::choice(&SWITCH);
-    if section.is_scalar(key) {
+    if let Some(Node { value: Value::Scalar(_), .. }) = section.find(key) {
         section.set(key, enabled, &switch.but(|names| format!("{names}, or a section of keys and values")));
         return key.to_owned();
     }

@@ -286,16 +286,6 @@ impl<'a> Section<'a> {
         self.find(key).is_some()
     }
 
-    /// Whether `key` has one value, and not a section or a list. Does not count as asking for it.
-    pub(super) fn is_scalar(&self, key: &str) -> bool {
-        self.find(key).is_some_and(|node| matches!(node.value, Value::Scalar(_)))
-    }
-
-    /// Whether `key` has keys and values of its own. Does not count as asking for it.
-    pub(super) fn is_section(&self, key: &str) -> bool {
-        self.find(key).is_some_and(|node| matches!(node.value, Value::Map(_)))
-    }
-
     /// Reports that the value of `key` conflicts with another one; `key` may lead into a section below, as
     /// `tls.certFile`. `reason` continues the sentence that the value begins. Without a value, or with an empty `key`
     /// for the section itself, it is the whole sentence.
@@ -316,11 +306,6 @@ impl<'a> Section<'a> {
         self.collector.push(origin, self.path_of(key), problem(format!("{value}{reason}")));
     }
 
-    /// Whether the value of `key` is from the command line.
-    pub(super) fn is_flag(&self, key: &str) -> bool {
-        self.find(key).is_some_and(|node| matches!(node.origin, Origin::Flag(_)))
-    }
-
     /// Path of `key` in this section; of the section itself when `key` is empty.
     fn path_of(&self, key: &str) -> String {
         match (self.path.is_empty(), key.is_empty()) {
@@ -330,7 +315,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    fn find(&self, path: &str) -> Option<&'a Node> {
+    /// Returns what the file or a flag gives for a key, or for a path of keys. Does not count as asking for it.
+    pub(super) fn find(&self, path: &str) -> Option<&'a Node> {
         let (mut entries, mut found) = (self.entries, None);
         for key in path.split('.') {
             let node = &entries.iter().find(|entry| entry.key == key)?.node;

@@ -72,7 +72,7 @@ fn suggestions(compared: &Compared) -> Vec<Suggestion> {
         for (component, after) in tried.filter(|(component, _)| !with_rules.contains(component)) {
             let Some(before) = before.remove(&component) else { continue };
             if let Some(gain) = gain(rule, &before, &after) {
-                let config = configuration(&component, &ours.keys_of(rule));
+                let config = configuration(&component, &rule.keys(&ours.policy));
                 helpful.push((gain, Suggestion { rule, component, config, before, after }));
             }
         }

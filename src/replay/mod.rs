@@ -134,7 +134,8 @@ struct Owed {
 #[derive(Debug)]
 pub struct Simulation {
     shard: Shard,
-    policy: Policy,
+    /// The rules of its configuration.
+    pub policy: Policy,
     /// Bytes to which a message is cut; `None` if invalid events are refused instead of repaired.
     message_bytes: Option<usize>,
     records: Records,
@@ -499,11 +500,6 @@ impl Simulation {
         event.involved_object.kind = fact.kind.clone();
         event.source.component = fact.component.clone();
         self.policy.rule(&event).0.is_some()
-    }
-
-    /// Returns the keys with which a trial changes this configuration.
-    pub fn keys_of(&self, trial: Trial) -> String {
-        trial.keys(&self.policy)
     }
 }
 

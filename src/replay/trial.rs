@@ -29,7 +29,7 @@ impl Trial {
     }
 
     /// Returns the keys of a configuration that the rule sets.
-    pub(super) fn keys(self, policy: &Policy) -> String {
+    pub fn keys(self, policy: &Policy) -> String {
         let Settings { spam_key, burst_size, qps, .. } = &*self.apply(policy).base;
         match self {
             Self::ReasonInSpamKey => {

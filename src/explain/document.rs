@@ -127,7 +127,7 @@ pub struct Part {
 }
 
 /// The budget that pays for some reasons, and its state.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {
     /// The facts that it pays for.

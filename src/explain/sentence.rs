@@ -340,17 +340,24 @@ impl Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::correlator::Key;
 
     const UP: Situation<'_> = Situation { upstream: Upstream::Up, now: "2026-03-01T10:40:00.000000Z" };
 
     fn decided(verdict: &'static str, text: &str) -> Decided {
         let last = "2026-03-01T10:33:02.000000Z".to_owned();
-        Decided { last, reason: "R".into(), verdict, why: "forbidden", text: text.into(), ..Decided::default() }
+        Decided { last, verdict, why: "forbidden", text: text.into(), ..Decided::default() }
     }
 
-    fn object(part: &Part, decisions: Vec<Decided>) -> Object {
-        Object { reasons: vec![part.clone()], decisions, ..Object::default() }
+    fn of(received: u64) -> Part {
+        Part { received, ..Part::default() }
+    }
+
+    fn waiting(why: &'static str) -> Part {
+        Part { waiting: [(why, 1)].into(), ..of(1) }
+    }
+
+    fn explained(part: &Part, records: Vec<Record>, decisions: Vec<Decided>) -> Answer {
+        Object { records, decisions, ..Object::default() }.explain(part, UP)
     }
 
     #[test]
@@ -362,42 +369,16 @@ mod tests {
             ("in_flight", vec![failed, written], "coalescing"),
             ("in_flight", Vec::new(), "coalescing"),
         ] {
-            let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
-            assert_eq!(object(&part, decisions).explain(&part, UP).code, code, "{why}");
-        }
-    }
-
-    #[test]
-    fn a_record_that_was_not_tried_waits_for_an_upstream_that_is_down() {
-        for why in ["turn", "group", "budget"] {
-            let part = Part { reason: "R".into(), received: 1, waiting: [(why, 1)].into(), ..Part::default() };
-            let explained = |upstream| object(&part, Vec::new()).explain(&part, Situation { upstream, ..UP });
-            let text = "Not written yet: the upstream is down. 0 of 1 occurrences are shown; 1 occurrence waits for ";
-            let down = explained(Upstream::Down);
-            assert_eq!(down.code, "upstream-down");
-            assert!(down.text.starts_with(text), "{}", down.text);
-            assert_ne!(explained(Upstream::Up).code, "upstream-down");
+            assert_eq!(explained(&waiting(why), Vec::new(), decisions).code, code, "{why}");
         }
     }
 
     #[test]
     fn the_action_after_a_failure_fits_its_cause() {
         for (why, beginning) in [("unauthorized", "Renew"), ("not_apiserver", "Check the upstream's address")] {
-            let part = Part { reason: "R".into(), received: 1, waiting: [("retry", 1)].into(), ..Part::default() };
             let failed = Decided { why, ..decided("failed", "") };
-            let action = object(&part, vec![failed]).explain(&part, UP).action;
+            let action = explained(&waiting("retry"), Vec::new(), vec![failed]).action;
             assert!(action.starts_with(beginning), "{action}");
-        }
-    }
-
-    #[test]
-    fn refused_occurrences_are_named_beside_the_others() {
-        for (rejected, refused) in [(1, "1 was refused"), (2, "2 were refused")] {
-            let part = Part { reason: "R".into(), received: 4, shown: 4 - rejected, rejected, ..Part::default() };
-            let record = Record { name: "w".into(), form: "single", ..Record::default() };
-            let object = Object { records: vec![record], ..object(&part, Vec::new()) };
-            let text = object.explain(&part, UP).text;
-            assert_eq!(text, format!("{} of 4 occurrences are shown, {refused}, in w.", 4 - rejected));
         }
     }
 
@@ -410,8 +391,8 @@ mod tests {
             (policy, "refused"),
             ("events is forbidden: User \"eventweir\" cannot create", "forbidden"),
         ] {
-            let part = Part { reason: "R".into(), received: 1, lost: [("forbidden", 1)].into(), ..Part::default() };
-            let answer = object(&part, vec![decided("lost", text)]).explain(&part, UP);
+            let part = Part { lost: [("forbidden", 1)].into(), ..of(1) };
+            let answer = explained(&part, Vec::new(), vec![decided("lost", text)]);
             let said = format!("Lost at 10:33:02Z, 1 occurrence: the upstream refused it (403): {text}");
             assert_eq!((answer.code, answer.text), (code, said));
         }
@@ -430,65 +411,31 @@ mod tests {
     /// Fault: the next token was said to come at never, and to go to a record.
     #[test]
     fn a_budget_that_is_never_refilled_has_no_next_token() {
+        let dropped = Part { lost: [("suppressed", 1)].into(), ..of(1) };
         for (suppression, part, said) in [
             (
                 "defer",
-                Part { waiting: [("budget", 1)].into(), ..Part::default() },
+                waiting("budget"),
                 "0 of 1 occurrences are shown; 1 occurrence waits for a token. No further token comes.",
             ),
             (
                 "drop",
-                Part { lost: [("suppressed", 1)].into(), ..Part::default() },
-                "0 of 1 occurrences are shown. 1 was dropped: the budget was empty, and suppression is `drop`. No further \
-                 token comes. Tokens spent: none. A later write of the record counts them.",
+                dropped,
+                "0 of 1 occurrences are shown. 1 was dropped: the budget was empty, and suppression is `drop`. No \
+                 further token comes. Tokens spent: none. A later write of the record counts them.",
             ),
         ] {
-            let part = Part { received: 1, ..part };
-            let budget = Budget {
-                facts: vec![0],
-                id: (Key(0), Key(0)),
-                key: Vec::new(),
-                rule: None,
-                suppression,
-                tokens: 0,
-                burst: 1,
-                seconds_per_token: f32::INFINITY,
-                next_token: None,
-                spent_on: [("R".into(), 0)].into(),
-                queue: vec!["R".into()],
-            };
-            let object = Object { budgets: vec![budget], ..object(&part, Vec::new()) };
-            let answer = object.explain(&part, UP);
+            let (spent_on, queue) = ([("R".into(), 0)].into(), vec!["R".into()]);
+            let budget = Budget { facts: vec![0], suppression, spent_on, queue, ..Budget::default() };
+            let answer = Object { budgets: vec![budget], ..Object::default() }.explain(&part, UP);
             assert_eq!((answer.text.as_str(), answer.action.as_str()), (said, NO_TOKENS));
         }
-    }
-
-    #[test]
-    fn what_occurrences_wait_for_is_said_in_words() {
-        let waiting = [("turn", 2), ("coalescing", 1)].into();
-        let part = Part { received: 3, waiting, ..Part::default() };
-        let said = "0 of 3 occurrences are shown; 3 occurrences wait: 1 for the end of outbox.coalesceInterval, 2 for a place \
-                    among the requests in flight.";
-        assert_eq!(object(&part, Vec::new()).explain(&part, UP).text, said);
     }
 
     /// Fault: the sentence stayed the one of an old loss, whatever was written, or waited, after it.
     #[test]
     fn a_loss_is_the_answer_only_until_later_occurrences_are_written() {
-        let lost = |why, last: &str| Decided { why, last: last.into(), ..decided("lost", "no") };
         let failed = Decided { why: "transport", ..decided("failed", "no route.") };
-        let told = |why, last_shown: &str, waiting: &[(&'static str, u64)]| {
-            let part = Part {
-                received: 7,
-                shown: 1,
-                lost: [(why, 1)].into(),
-                waiting: waiting.iter().copied().collect(),
-                last_shown: Some(last_shown.into()),
-                ..Part::default()
-            };
-            let answer = object(&part, vec![lost(why, "2026-03-01T10:00:00Z"), failed.clone()]).explain(&part, UP);
-            (answer.code, answer.text)
-        };
         let (before, after) = ("2026-03-01T09:00:00Z", "2026-03-01T11:00:00Z");
         for (why, last_shown, waits, code, said) in [
             ("deleted", before, 5, "upstream-down", "(transport): no route. 5 occurrences wait for the next try."),
@@ -497,7 +444,7 @@ mod tests {
                 before,
                 0,
                 "deleted",
-                "A client deleted the record at 10:00:00Z, and with it 1 occurrence that waited.",
+                "A client deleted the record at 10:33:02Z, and with it 1 occurrence that waited.",
             ),
             ("deleted", after, 0, "shown", "1 of 7 occurrences are shown, 1 was lost"),
             ("forbidden", before, 5, "forbidden", "no. 5 occurrences wait for the next try."),
@@ -505,57 +452,81 @@ mod tests {
             ("forbidden", after, 5, "upstream-down", "5 occurrences wait for the next try."),
             ("forbidden", after, 0, "forbidden", "no. Later ones were written: 1 of 7 occurrences are shown."),
         ] {
-            let waiting: &[_] = if waits == 0 { &[] } else { &[("retry", waits)] };
-            let told = told(why, last_shown, waiting);
-            assert!(told.0 == code && told.1.contains(said), "{why}, last shown {last_shown}: {told:?}");
+            let waiting = [("retry", waits)].into_iter().filter(|_| waits > 0).collect();
+            let (shown, lost, last_shown) = (1, [(why, 1)].into(), Some(last_shown.into()));
+            let part = Part { shown, lost, waiting, last_shown, ..of(7) };
+            let lost = Decided { why, ..decided("lost", "no") };
+            let Answer { code: told, text, .. } = explained(&part, Vec::new(), vec![lost, failed.clone()]);
+            assert!(told == code && text.contains(said), "{why}, waiting {waits}: {told}: {text}");
         }
     }
 
-    /// Fault: the sentence ended with `in .` if the record was a digest or forgotten.
     #[test]
-    fn what_is_shown_has_the_name_of_its_record_or_says_that_it_is_forgotten() {
-        let part = Part { received: 1, shown: 1, ..Part::default() };
-        let digest = Record { name: "d".into(), form: "digest", ..Record::default() };
-        for (records, said) in [(vec![digest], ", in d."), (Vec::new(), "; the name of their record is forgotten.")] {
-            let object = Object { records, ..object(&part, Vec::new()) };
-            assert_eq!(object.explain(&part, UP).text, format!("1 of 1 occurrences are shown{said}"));
-        }
-    }
-
-    /// Fault: a client was said to have deleted the record, although another one was shown.
-    #[test]
-    fn after_a_delete_of_one_of_several_records_the_others_are_named() {
-        let part = Part { received: 2, shown: 2, ..Part::default() };
-        for (state, said) in [
+    fn what_is_shown_and_what_waits_is_said_in_words() {
+        let record = |name: &str, form, state| Record { name: name.into(), form, state, ..Record::default() };
+        let shown = |shown, received| Part { shown, ..of(received) };
+        let summary = |name: &str| Part { in_summary: 1, summary: name.into(), ..of(1) };
+        let several = |state| vec![record("a", "single", "gone"), record("b", "single", state)];
+        let deleted = || vec![decided("deleted", "a")];
+        for (part, records, decisions, said) in [
             (
-                "settled",
-                "2 of 2 occurrences were shown, the newest in b. An earlier record is gone: it expired or was deleted.",
+                Part { rejected: 1, ..shown(3, 4) },
+                vec![record("w", "single", "")],
+                Vec::new(),
+                "shown: 3 of 4 occurrences are shown, 1 was refused, in w.",
             ),
-            ("gone", "A client deleted the record. The next occurrence begins another."),
+            (
+                Part { rejected: 2, ..shown(2, 4) },
+                vec![record("w", "single", "")],
+                Vec::new(),
+                "shown: 2 of 4 occurrences are shown, 2 were refused, in w.",
+            ),
+            (
+                Part { waiting: [("turn", 2), ("coalescing", 1)].into(), ..of(3) },
+                Vec::new(),
+                Vec::new(),
+                "coalescing: 0 of 3 occurrences are shown; 3 occurrences wait: 1 for the end of \
+                 outbox.coalesceInterval, 2 for a place among the requests in flight.",
+            ),
+            // Fault: the sentence ended with `in .` if the record was a digest or forgotten.
+            (shown(1, 1), vec![record("d", "digest", "")], Vec::new(), "shown: 1 of 1 occurrences are shown, in d."),
+            (
+                shown(1, 1),
+                Vec::new(),
+                Vec::new(),
+                "shown: 1 of 1 occurrences are shown; the name of their record is forgotten.",
+            ),
+            // Fault: a client was said to have deleted the record, although another one was shown.
+            (
+                shown(2, 2),
+                several("settled"),
+                deleted(),
+                "shown: 2 of 2 occurrences were shown, the newest in b. An earlier record is gone: it expired \
+                 or was deleted.",
+            ),
+            (
+                shown(2, 2),
+                several("gone"),
+                deleted(),
+                "deleted: A client deleted the record. The next occurrence begins another.",
+            ),
+            // Fault: a digest whose name is forgotten was taken for a record that has no name yet.
+            (
+                summary(""),
+                vec![record("", "single", "")],
+                Vec::new(),
+                "digest: 1 occurrence never got a token; the digest counts it.",
+            ),
+            // Fault: a digest that had expired was said to count occurrences.
+            (
+                summary("d"),
+                vec![record("d", "digest", "gone")],
+                Vec::new(),
+                "digest: 1 occurrence never got a token; the digest d counted it. The API server has it no longer.",
+            ),
         ] {
-            let record = |name: &str, state| Record { name: name.into(), form: "single", state, ..Record::default() };
-            let records = vec![record("a", "gone"), record("b", state)];
-            let object = Object { records, ..object(&part, vec![decided("deleted", "a")]) };
-            assert_eq!(object.explain(&part, UP).text, said);
+            let Answer { code, text, .. } = explained(&part, records, decisions);
+            assert_eq!(format!("{code}: {text}"), said);
         }
-    }
-
-    /// Fault: a digest whose name is forgotten was taken for a record that has no name yet.
-    #[test]
-    fn a_digest_without_a_known_name_is_no_other_record() {
-        let part = Part { received: 1, in_summary: 1, ..Part::default() };
-        let record = Record { form: "single", ..Record::default() };
-        let answer = Object { records: vec![record], ..Object::default() }.explain(&part, UP);
-        assert_eq!((answer.code, &*answer.text), ("digest", "1 occurrence never got a token; the digest counts it."));
-    }
-
-    /// Fault: a digest that had expired was said to count occurrences.
-    #[test]
-    fn a_digest_that_is_gone_has_counted() {
-        let part = Part { received: 1, in_summary: 1, summary: "d".into(), ..Part::default() };
-        let digest = Record { name: "d".into(), form: "digest", state: "gone", ..Record::default() };
-        let object = Object { records: vec![digest], ..Object::default() };
-        let said = "1 occurrence never got a token; the digest d counted it. The API server has it no longer.";
-        assert_eq!(object.explain(&part, UP).text, said);
     }
 }

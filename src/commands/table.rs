@@ -99,16 +99,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
-        let rows = [vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "5".to_owned()]];
-        assert_eq!(render(usize::MAX, &["what", "n"], 1, &rows), "  what    n\n  a      10\n  long    5\n");
-    }
-
-    #[test]
     fn texts_are_cut_and_numbers_are_not() {
         let rows = [vec!["a".repeat(20), "b".repeat(12), "1000000".to_owned()]];
         let text = render(36, &["x", "y", "n"], 2, &rows);
-        assert_eq!(text.lines().nth(1), Some("  aaaaaaaaaa…   bbbbbbbbb…   1000000"));
+        assert_eq!(text, "  x             y                  n\n  aaaaaaaaaa…   bbbbbbbbb…   1000000\n");
     }
 
     #[test]

@@ -29,17 +29,15 @@ pub struct Status {
 /// Details of a [`Status`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the members of the object")]
 pub struct StatusDetails {
-    /// Name of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// API group of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// Kind of the object, or the plural of its resource.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// Uid of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
     /// One entry per fault.

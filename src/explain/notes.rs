@@ -22,18 +22,16 @@ pub struct FactRef {
 
 /// Occurrences that arrive, and count on a record.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "their names say it")]
 pub struct Arrival<'e> {
-    /// The record.
     pub record: RecordId,
     /// The event's key, if events with an equal one have the same message.
     pub repeat: Option<Key>,
     /// The caller that has reported them, or empty.
     pub caller: &'e str,
-    /// The event.
     pub event: &'e Event,
     /// Its message before it was combined.
     pub message: SmolStr,
-    /// Number of occurrences.
     pub number: u32,
 }
 
@@ -63,18 +61,14 @@ pub enum Received {
 
 /// A decision about occurrences, and its circumstances.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "their names say it")]
 pub struct Ruling<'c> {
-    /// The decision.
     pub verdict: Verdict,
-    /// Number of occurrences.
     pub number: u32,
-    /// The record that counts them.
     pub record: RecordId,
-    /// Its kind.
     pub kind: Kind,
     /// The caller that has reported the occurrences, or empty.
     pub caller: &'c str,
-    /// The source of the event.
     pub source: Key,
     /// The correlator's key of the record, and the budget that pays; `None` if the event is not correlated.
     pub keys: Option<(Key, Key)>,
@@ -88,12 +82,11 @@ pub struct Ruling<'c> {
 
 /// What became of a fact's occurrences: an answer of the upstream, a refusal or a deletion.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "their names say it")]
 pub struct Remark<'t> {
-    /// What it was.
     pub verdict: Verdict,
     /// Its reason, if the verdict alone does not say it.
     pub why: &'static str,
-    /// Number of occurrences.
     pub number: u64,
     /// Their record, if they have one.
     pub record: Option<RecordId>,
@@ -103,29 +96,23 @@ pub struct Remark<'t> {
 
 /// Lost occurrences of a digest or storm record.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "their names say it")]
 pub struct LostFolds {
-    /// The record.
     pub into: RecordId,
-    /// Number of lost occurrences.
     pub number: u64,
     /// The occurrences that the upstream shows, of those that the record has counted.
     pub settled: u64,
-    /// The reason.
     pub why: &'static str,
 }
 
 /// A record as the upstream has stored it.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "their names say it")]
 pub struct Written<'w> {
-    /// The record.
     pub record: RecordId,
-    /// Its kind.
     pub kind: Kind,
-    /// Its name.
     pub name: &'w SmolStr,
-    /// Its message.
     pub message: &'w SmolStr,
-    /// Its count.
     pub count: i64,
     /// The occurrences that the write has added.
     pub number: u64,

@@ -46,18 +46,13 @@ const MINUTE: i64 = 60_000_000_000;
 
 /// An object with a reason: what operators look for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[expect(missing_docs, reason = "the members of an event")]
 pub struct Fact {
-    /// Namespace of the event.
     pub namespace: SmolStr,
-    /// Kind of the involved object.
     pub kind: SmolStr,
-    /// Name of the involved object.
     pub name: SmolStr,
-    /// The reason.
     pub reason: SmolStr,
-    /// `Normal` or `Warning`.
     pub event_type: SmolStr,
-    /// The reporting component.
     pub component: SmolStr,
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use eventweir::cli::{Cli, Flags};
 use eventweir::config::{
-    Backend, Config, Errors, FILE_BYTES_MAX, LogFormat, Overrides, RawConfig, Shards, file_hash, load, load_again,
+    Backend, Config, Errors, FILE_BYTES_MAX, Files, LogFormat, Overrides, RawConfig, Shards, file_hash, load_again,
 };
 use eventweir::correlator::{Correlation, LEGACY_SPAM_KEY, Rate, SPAM_KEY, Suppression};
 use eventweir::event_log::Target;
@@ -51,6 +51,10 @@ fn fixtures() -> PathBuf {
 
 fn document(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
+}
+
+fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
+    eventweir::config::load(path, overrides, Files::Read)
 }
 
 fn parse(text: &str) -> Result<Config, Errors> {

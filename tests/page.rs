@@ -167,7 +167,7 @@ async fn the_page_moves_finds_and_is_safe_in_a_real_browser() {
     let (file, shadow) = (folder.path().join("eventweir.yaml"), folder.path().join("shadow.yaml"));
     std::fs::write(&shadow, "correlation: {suppression: drop, burstSize: 100}\n").unwrap();
     std::fs::write(&file, format!("{rules}shadowFile: {}\n", shadow.display())).unwrap();
-    let config = eventweir::config::load(Some(&file), &flags.into_overrides()).unwrap();
+    let config = eventweir::config::load(Some(&file), &flags.into_overrides(), eventweir::config::Files::Read).unwrap();
     let (clock, registry) = (Clock::system(), Registry::new());
     let metrics = Metrics::new(&registry);
     let embedded = Embedded::new(config.upstream.store.clone(), clock.clone(), metrics);

@@ -216,7 +216,7 @@ fn recipes(component: &str) -> Vec<Policy> {
         let block = block.replace("{component: node-agent}", &format!("{{component: {component}}}"));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), block).unwrap();
-        eventweir::config::load(Some(file.path()), &Default::default()).unwrap().policy
+        eventweir::config::load(Some(file.path()), &Default::default(), eventweir::config::Files::Read).unwrap().policy
     };
     document_of_recipes().into_iter().map(load).collect()
 }

@@ -32,6 +32,7 @@ pub use top::top;
 
 use crate::cli::{CheckConfig, Healthcheck};
 use crate::clock::Clock;
+use crate::config::Files;
 use crate::explain::{clean, is_safe};
 use crate::{app, config};
 
@@ -122,9 +123,9 @@ pub fn usage(error: &clap::Error) -> Result<ExitCode, Error> {
 /// # Errors
 /// Everything that is wrong with the file.
 pub fn check_config(check: &CheckConfig) -> Result<(), Error> {
-    let load = if check.files { config::load_for_start } else { config::load };
+    let files = if check.files { Files::Checked } else { Files::Read };
     let file = if check.file == Path::new("-") { Path::new("/dev/stdin") } else { &check.file };
-    let config = load(Some(file), &config::Overrides::default())?;
+    let config = config::load(Some(file), &config::Overrides::default(), files)?;
     warn(file, &config);
     if check.files {
         app::doubts(&config, Clock::system().now()).iter().for_each(|doubt| print_warning(file, doubt));

@@ -11,7 +11,7 @@ use super::Error;
 use super::report::{Compared, finish, plural, thousands};
 use crate::cli::Replay;
 use crate::clock::{Clock, Mono};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Files, Overrides};
 use crate::event::{Event, MicroTime};
 use crate::explain::clean;
 use crate::replay::{Bad, Comparison, Format, Recording, Report, Until, client_go};
@@ -156,7 +156,7 @@ pub(super) fn compare_and_try(config: Option<&Path>) -> Result<Compared, Error> 
 }
 
 fn load(config: Option<&Path>) -> Result<Config, Error> {
-    let mut config = config::load_rules(config)?;
+    let mut config = config::load(config, &Overrides::default(), Files::Foreign)?;
     // Explanations are not used here.
     config.shard.explain.enabled = false;
     Ok(config)

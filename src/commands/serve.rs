@@ -11,7 +11,7 @@ use super::{Error, print_document, runtime};
 use crate::app::{self, App, ConfigSource, Listeners};
 use crate::cli::Serve;
 use crate::clock::Clock;
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config, Files, Overrides};
 use crate::outbox::LostReason;
 use crate::{logging, upstream};
 
@@ -23,7 +23,7 @@ pub fn serve(serve: Serve) -> Result<(), Error> {
     let overrides = Overrides { container_memory: config::container_memory(), ..serve.flags.into_overrides() };
     let source = ConfigSource { path: serve.config, overrides };
     // The whole configuration is checked before a port is opened.
-    let config = config::load_for_start(source.path.as_deref(), &source.overrides)?;
+    let config = config::load(source.path.as_deref(), &source.overrides, Files::Checked)?;
     if serve.print_config {
         return print_document(&config.to_yaml());
     }

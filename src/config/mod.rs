@@ -115,8 +115,8 @@ pub struct Overrides {
 /// # Errors
 /// Everything that is wrong, at once: the file cannot be read, is larger than [`FILE_BYTES_MAX`], is no YAML, or holds
 /// unknown keys or values that are not allowed.
-pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    Config::checked(read_raw(path, overrides)?, overrides, Files::Read)
+pub fn load(path: Option<&Path>, overrides: &Overrides, files: Files) -> Result<Config, Errors> {
+    Config::checked(read_raw(path, overrides)?, overrides, files)
 }
 
 /// Does the same while the program runs with the configuration `active`.
@@ -125,7 +125,7 @@ pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors
 /// Everything that is wrong, at once. Also an empty file that changes `active`, because an editor may be about to write
 /// it, and a pipe, also one that the file names.
 pub fn load_again(path: Option<&Path>, overrides: &Overrides, active: &Config) -> Result<Config, Errors> {
-    let Some(path) = path else { return load(None, overrides) };
+    let Some(path) = path else { return load(None, overrides, Files::Read) };
     // A pipe cannot be read twice, and opening one may block.
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(fault(path, "is not a regular file, so it was read at the start only"));
@@ -138,28 +138,11 @@ pub fn load_again(path: Option<&Path>, overrides: &Overrides, active: &Config) -
     Ok(new)
 }
 
-/// Does the same before the start, and also checks that the files of the listeners can be used.
-///
-/// # Errors
-/// Everything that is wrong, at once.
-pub fn load_for_start(path: Option<&Path>, overrides: &Overrides) -> Result<Config, Errors> {
-    Config::checked(read_raw(path, overrides)?, overrides, Files::Checked)
-}
-
-/// Reads the file as [`load`] does, for a use of its correlation and outbox alone. The rest may be of another machine or
-/// need flags: its keys and values are checked, but not how they fit together, and files that it names are not read.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_rules(path: Option<&Path>) -> Result<Config, Errors> {
-    let overrides = Overrides::default();
-    Config::checked(read_raw(path, &overrides)?, &overrides, Files::Foreign)
-}
-
 /// What happens to the files that a configuration names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Files {
-    /// None is opened, and conflicts between sections that a simulation does not use are no errors.
+pub enum Files {
+    /// None is opened: only correlation and outbox are used. The rest may be of another machine or need flags: its keys
+    /// and values are checked, but not how they fit together.
     Foreign,
     /// None is opened.
     Ignored,
@@ -167,7 +150,7 @@ enum Files {
     Read,
     /// The same, but no pipe: it would block the task that handles signals.
     ReadAgain,
-    /// In addition, those that the start needs are checked.
+    /// In addition, those that a start needs are checked.
     Checked,
 }
 

@@ -8,7 +8,7 @@ use clap::Parser as _;
 use eventweir::app::ConfigSource;
 use eventweir::cli::{Cli, Command};
 use eventweir::commands;
-use eventweir::config::{Config, Errors, Overrides, load_for_start};
+use eventweir::config::{self, Config, Errors, Overrides};
 use serde_json::Value;
 
 use super::support::app::{start, start_as, start_before};
@@ -92,7 +92,7 @@ fn reachable(files: &Files, yaml: &str) -> Result<Config, Errors> {
     let path = files.path().join("eventweir.yaml");
     std::fs::write(&path, format!("listen: 0.0.0.0:0\nadminListen: 127.0.0.1:0\nshutdown: {{grace: 0s}}\n{yaml}"))
         .unwrap();
-    load_for_start(Some(&path), &Overrides::default())
+    config::load(Some(&path), &Overrides::default(), config::Files::Checked)
 }
 
 #[tokio::test]

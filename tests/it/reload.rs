@@ -339,7 +339,8 @@ async fn a_file_that_was_empty_at_the_start_stays_accepted() {
     let flags = [("--listen", "listen"), ("--admin-listen", "adminListen")];
     let flags = flags.map(|(flag, key)| (flag, key, "127.0.0.1:0".to_owned())).into();
     let source = ConfigSource { path: Some(path), overrides: Overrides { flags, ..Overrides::default() } };
-    let config = eventweir::config::load(source.path.as_deref(), &source.overrides).unwrap();
+    let read = eventweir::config::Files::Read;
+    let config = eventweir::config::load(source.path.as_deref(), &source.overrides, read).unwrap();
     let program = start_as(config, source).await;
     let following = tokio::time::timeout(Duration::from_secs(20), program.app.follow_config());
     assert!(following.await.is_err(), "it is applied");

@@ -19,7 +19,7 @@ async fn program(folder: &Path, yaml: &str, shadow: &str) -> Program {
     std::fs::write(&other, shadow).unwrap();
     std::fs::write(&path, format!("{PORTS}{yaml}shadowFile: {}\n", other.display())).unwrap();
     let source = ConfigSource { path: Some(path.clone()), overrides: Overrides::default() };
-    start_as(config::load(Some(&path), &Overrides::default()).unwrap(), source).await
+    start_as(config::load(Some(&path), &Overrides::default(), config::Files::Read).unwrap(), source).await
 }
 
 /// Returns the difference after so many occurrences.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::body::Body;
 use eventweir::app::ConfigSource;
 use eventweir::clock::Now;
-use eventweir::config::{Overrides, load_for_start};
+use eventweir::config::{Files, Overrides, load};
 use eventweir::server::tls::{CipherSuite, Identity, Limits, Metrics, MinVersion, POLL, Settings, Tls};
 use eventweir::server::{Address, End, Listener, Peer, PeerCertificate, Server};
 use http::{Request, Response};
@@ -404,7 +404,7 @@ async fn all_faults_of_the_files_are_reported_before_the_start() {
     let (dir, path) = (folder.path().display(), folder.path().join("eventweir.yaml"));
     let errors = |yaml: &str| {
         std::fs::write(&path, yaml).unwrap();
-        let told = load_for_start(Some(&path), &Overrides::default())
+        let told = load(Some(&path), &Overrides::default(), Files::Checked)
             .map_or_else(|errors| errors.to_string(), |_| String::new());
         told.replace(&format!("{dir}/"), "")
     };

@@ -49,10 +49,11 @@ pub(super) fn draw(compared: &Compared, path: Option<&Path>) -> Result<(), Error
         .map_err(|source| Error::Io { what: format!("writing {}", path.display()), source })
 }
 
-fn fates(compared: &Compared) -> Vec<(&Fact, Sent, Vec<Fate>)> {
-    let columns: Vec<Vec<Fate>> = compared.comparison.columns.iter().map(|column| column.fates()).collect();
-    let facts = compared.comparison.facts.iter().enumerate().filter(|(_, (_, sent))| sent.number > 0);
-    let of = |number: usize| columns.iter().map(|fates| fates.get(number).copied().unwrap_or_default()).collect();
+/// Returns the facts that were sent, each with its fate in each simulation.
+fn fates<'c>(comparison: &'c Comparison, simulations: &[Simulation]) -> Vec<(&'c Fact, Sent, Vec<Fate>)> {
+    let fates: Vec<Vec<Fate>> = simulations.iter().map(Simulation::fates).collect();
+    let facts = comparison.facts.iter().enumerate().filter(|(_, (_, sent))| sent.number > 0);
+    let of = |number: usize| fates.iter().map(|fates| fates.get(number).copied().unwrap_or_default()).collect();
     facts.map(|(number, (fact, sent))| (&**fact, *sent, of(number))).collect()
 }
 
@@ -110,16 +111,13 @@ pub(super) fn sums<K: Ord>(
     simulations: &[Simulation],
     key: impl Fn(&Fact) -> Option<K>,
 ) -> BTreeMap<K, Sums> {
-    let fates: Vec<Vec<Fate>> = simulations.iter().map(Simulation::fates).collect();
     let mut sums = BTreeMap::new();
-    for (number, (fact, sent)) in comparison.facts.iter().enumerate().filter(|(_, (_, sent))| sent.number > 0) {
+    for (fact, sent, fates) in fates(comparison, simulations) {
         let Some(key) = key(fact) else { continue };
         let sum = sums.entry(key).or_insert_with(|| Sums::none(simulations));
         sum.sent += sent.number;
         sum.facts += 1;
-        for (total, fates) in sum.totals.iter_mut().zip(&fates) {
-            total.add(sent, &fates.get(number).copied().unwrap_or_default());
-        }
+        sum.totals.iter_mut().zip(&fates).for_each(|(total, fate)| total.add(&sent, fate));
     }
     sums
 }
@@ -195,7 +193,7 @@ fn short_names(compared: &Compared) -> Vec<String> {
 
 /// Renders the facts that client-go never shows.
 fn never_shown(compared: &Compared, top: usize) -> String {
-    let mut fates = fates(compared);
+    let mut fates = fates(&compared.comparison, &compared.comparison.columns);
     fates.retain(|(_, _, fates)| fates[0].shown == 0);
     if fates.is_empty() {
         return String::new();
@@ -322,7 +320,7 @@ fn json_document(compared: &Compared) -> Value {
         value["writesPerMinute"] = json!(minutes(&column.writes_per_minute));
         value
     });
-    let rows = fates(compared).into_iter().map(|(fact, sent, fates)| {
+    let rows = fates(comparison, &comparison.columns).into_iter().map(|(fact, sent, fates)| {
         let columns = fates.iter().enumerate().map(|(number, found)| {
             let mut value = fate(found);
             value["name"] = json!(compared.names[number]);

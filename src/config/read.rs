@@ -282,11 +282,7 @@ fn event_log() -> Form<'static, Option<Target>> {
             path if path.contains('/') && path.len() <= values::TEXT_MAX => Some(Some(Target::File(path.into()))),
             _ => None,
         },
-        |target| match target {
-            None => json!("none"),
-            Some(Target::Stdout) => json!("stdout"),
-            Some(Target::File(path)) => values::path().write(path),
-        },
+        |target| json!(target.as_ref().map_or("none".to_owned(), Target::to_string)),
     )
 }
 

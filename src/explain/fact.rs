@@ -25,10 +25,9 @@ pub type StormStates = HashMap<RecordId, StormState>;
 
 /// Recent numbers of a fact.
 #[derive(Debug, Default, Clone, Copy)]
+#[expect(missing_docs, reason = "their names say it")]
 pub struct Rates {
-    /// Occurrences.
     pub received: Recent,
-    /// Writes of records.
     pub writes: Recent,
 }
 

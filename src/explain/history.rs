@@ -43,6 +43,7 @@ labelled! {
 
 /// A decision, or a run of equal ones.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "their names say it")]
 pub struct Decision {
     /// When the first was made, in unix nanoseconds.
     pub time: i64,
@@ -52,11 +53,9 @@ pub struct Decision {
     pub fact: usize,
     /// The decision, and its reason if the decision alone does not say it.
     pub verdict: Verdict,
-    /// See `verdict`.
     pub why: &'static str,
     /// Occurrences of the whole run.
     pub occurrences: u64,
-    /// The record.
     pub record: Option<RecordId>,
     /// When the budget's next token is expected.
     pub next_token: Option<Mono>,
@@ -114,10 +113,9 @@ impl Messages {
 
 /// A record that counts occurrences of the object.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "their names say it")]
 pub struct TrackedRecord {
-    /// The record.
     pub record: RecordId,
-    /// Its kind.
     pub kind: Kind,
     /// Its name upstream, as far as known.
     pub name: SmolStr,
@@ -133,7 +131,6 @@ pub struct TrackedRecord {
     pub has_ended: bool,
     /// Whether the upstream has it no longer: it has expired or was deleted there.
     pub is_gone: bool,
-    /// Its messages.
     pub messages: Messages,
     /// The hash of the newest message, which most occurrences share.
     newest: u64,
@@ -398,9 +395,11 @@ impl History {
         format!("{}/{}", self.kind, self.name)
     }
 
-    /// Returns an event about the object.
-    pub fn sample(&self) -> Event {
-        let mut event = Event::default();
+    /// Returns an event of a fact, for the rules that match it.
+    pub fn sample(&self, fact: &Fact) -> Event {
+        let (reason, event_type) = (fact.reason.clone(), fact.event_type.clone());
+        let mut event = Event { reason, event_type, ..Event::default() };
+        (event.source.component, event.source.host) = (fact.component.clone(), fact.host.clone());
         event.metadata.namespace = self.namespace.clone();
         let object = &mut event.involved_object;
         (object.kind, object.name, object.uid) = (self.kind.clone(), self.name.clone(), self.uid.clone());

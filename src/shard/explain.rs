@@ -243,20 +243,14 @@ mod tests {
     /// Fault: digests, and records of a DELETE without an answer, were not known after a restart.
     #[test]
     fn a_record_of_an_earlier_process_is_known() {
-        let mut settings = Settings::default();
-        settings.explain.enabled = true;
         let (now, policy) = (Now::at(1), Policy::default());
         for (kind, may_be_deleted) in [(Kind::Plain, false), (Kind::Plain, true), (Kind::Digest, false)] {
-            let [mut earlier, mut later] = [1, 2].map(|seed| Shard::new(KeySecret(1, 2), settings.clone(), seed));
+            let [mut earlier, mut later] = [shard(), shard()];
             earlier.keep_journal();
-            let mut event = Event { reason: "R".into(), count: 1, ..Event::default() };
-            event.involved_object.name = "web-0".into();
-            assert!(earlier.accept(event, 3, now, &policy).is_ok());
+            assert!(earlier.accept(about("web-0"), 3, now, &policy).is_ok());
             let (_, entry) = earlier.take_changes().records.pop().unwrap();
             later.restore(Entry { kind, may_be_deleted, ..(*entry.unwrap()).clone() }, now, &policy);
-            let query = Query { name: "web-0".to_owned(), ..Query::default() };
-            let known = later.explain(&query, now, &policy, &StormStates::default());
-            let part = &known.objects[0].reasons[0];
+            let part = explained(&mut later, "web-0", &policy, now).reasons.remove(0);
             assert_eq!((part.received, part.shown, part.waiting.values().sum::<u64>()), (3, 0, 3));
             assert_eq!(later.store().groups()[1].totals.received, 3);
         }

@@ -10,7 +10,6 @@ use super::explain::ELSEWHERE;
 use super::{Settings, Shard, Shards};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Policy, Rate, RecordId, Suppression, field_value};
-use crate::event::Event;
 use crate::explain::{
     Budget, Decided, Fact, History, Known, Object, Order, Part, Query, Record, StormState, StormStates, TrackedRecord,
     Window, stamp,
@@ -34,15 +33,6 @@ pub struct Row {
     pub writes: u64,
     /// Occurrences that no record counts, of all that are known and not of a window.
     pub lost: u64,
-}
-
-/// Returns an event of a fact, for the rules that match it.
-fn sample(history: &History, fact: &Fact) -> Event {
-    let mut event = history.sample();
-    event.reason = fact.reason.clone();
-    event.event_type = fact.event_type.clone();
-    (event.source.component, event.source.host) = (fact.component.clone(), fact.host.clone());
-    event
 }
 
 /// Whether a fact of an object is selected.
@@ -189,7 +179,7 @@ impl Shard {
             event_type: fact.event_type.clone(),
             source: fact.source(),
             caller: fact.caller.clone(),
-            rule: (fact.received > fact.rejected).then(|| policy.rule(&sample(history, fact)).0).flatten(),
+            rule: (fact.received > fact.rejected).then(|| policy.rule(&history.sample(fact)).0).flatten(),
             received: fact.received,
             summary: fact.into.map(|into| self.name_of(history, into)).unwrap_or_default(),
             folds_at: folds_at.map(|at| coming(now.wall_at(at))),
@@ -205,7 +195,7 @@ impl Shard {
     fn budgets(&self, history: &History, number: usize, now: Now, policy: &Policy) -> Vec<Budget> {
         let fact = &history.facts[number];
         let Some((source, budget, _)) = fact.budget else { return Vec::new() };
-        let event = sample(history, fact);
+        let event = history.sample(fact);
         // The rules may have changed since the newest decision.
         let (rule, settings) = policy.rule(&event);
         let rate = Rate { qps: settings.qps, burst: settings.burst_size };

@@ -142,17 +142,11 @@ fn fits(value: &str, text: &str) -> bool {
 /// The members that lines can be selected by.
 const NAMES: [&str; 7] = ["namespace", "object", "reason", "source", "type", "verdict", "message"];
 
-/// The decisions that lines report.
-const VERDICTS: [Verdict; 8] = [
-    Verdict::Created,
-    Verdict::Counted,
-    Verdict::Combined,
-    Verdict::Deferred,
-    Verdict::Dropped,
-    Verdict::Rejected,
-    Verdict::Written,
-    Verdict::Lost,
-];
+/// Returns the decisions that lines report.
+fn verdicts() -> impl Iterator<Item = &'static str> {
+    use Verdict::{Deleted, Failed, Folded};
+    Verdict::ALL.into_iter().filter(|verdict| !matches!(verdict, Failed | Folded | Deleted)).map(Verdict::label)
+}
 
 impl Selector {
     /// Parses the pairs of a query string.
@@ -167,9 +161,9 @@ impl Selector {
             let name =
                 NAMES.into_iter().find(|name| *name == key).ok_or_else(|| format!("unknown parameter {key:?}"))?;
             let values: Vec<String> = value.split(',').map(ToOwned::to_owned).collect();
-            let is_known = |value: &String| value.ends_with('*') || VERDICTS.iter().any(|known| known.label() == value);
+            let is_known = |value: &String| value.ends_with('*') || verdicts().any(|known| known == value);
             if let Some(other) = values.iter().find(|value| name == "verdict" && !is_known(value)) {
-                let allowed = VERDICTS.map(Verdict::label).join(", ");
+                let allowed = verdicts().collect::<Vec<_>>().join(", ");
                 return Err(format!("verdict: {other:?} is not allowed; allowed: {allowed}"));
             }
             // `web-0` alone would select nothing. Without a kind, it is an object of any kind, or of none.

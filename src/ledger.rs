@@ -171,6 +171,7 @@ pub struct Balance {
     pub waiting: [u64; Why::ALL.len()],
 }
 
+#[expect(missing_docs, reason = "numbers of occurrences, by the names of the ledger")]
 impl Ledger {
     /// Counts arrived occurrences.
     pub fn receive(&mut self, occurrences: u64) {
@@ -198,37 +199,30 @@ impl Ledger {
         self.moved += occurrences;
     }
 
-    /// Returns the number of received occurrences.
     pub const fn received(&self) -> u64 {
         self.received
     }
 
-    /// Returns the number of occurrences refused on arrival for this reason.
     pub const fn rejected(&self, reason: RejectReason) -> u64 {
         self.rejected[reason as usize]
     }
 
-    /// Returns the number of occurrences shown upstream in this way.
     pub const fn written(&self, shown: WrittenAs) -> u64 {
         self.written.get(shown)
     }
 
-    /// Returns the number of occurrences lost for this reason.
     pub const fn lost(&self, reason: LostReason) -> u64 {
         self.lost[reason as usize]
     }
 
-    /// Returns the number of all occurrences shown upstream.
     pub fn total_written(&self) -> u64 {
         self.written.total()
     }
 
-    /// Returns the number of all lost occurrences.
     pub fn total_lost(&self) -> u64 {
         self.lost.iter().sum()
     }
 
-    /// Returns the number of all occurrences refused on arrival.
     pub fn total_rejected(&self) -> u64 {
         self.rejected.iter().sum()
     }

@@ -14,6 +14,7 @@ pub struct Registrar<'r>(pub &'r Registry);
 /// Why no metric fails.
 const CHECKED: &str = "names are constants, and every start registers each of them once";
 
+#[expect(missing_docs, reason = "they make what they are called")]
 impl Registrar<'_> {
     fn registered<M: Collector + Clone + 'static>(self, made: Result<M>) -> M {
         let metric = made.expect(CHECKED);
@@ -26,12 +27,10 @@ impl Registrar<'_> {
         self.0.register(Box::new(metric)).expect(CHECKED);
     }
 
-    /// Makes a counter.
     pub fn counter(self, name: &str, help: &str) -> IntCounter {
         self.registered(IntCounter::new(name, help))
     }
 
-    /// Makes counters with these labels.
     pub fn counters(self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.registered(IntCounterVec::new(Opts::new(name, help), labels))
     }
@@ -42,22 +41,18 @@ impl Registrar<'_> {
         each.map(|value| counters.with_label_values(&[value]))
     }
 
-    /// Makes a gauge.
     pub fn gauge(self, name: &str, help: &str) -> IntGauge {
         self.registered(IntGauge::new(name, help))
     }
 
-    /// Makes gauges with these labels.
     pub fn gauges(self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         self.registered(IntGaugeVec::new(Opts::new(name, help), labels))
     }
 
-    /// Makes a histogram.
     pub fn histogram(self, name: &str, help: &str, buckets: &[f64]) -> Histogram {
         self.registered(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
     }
 
-    /// Makes histograms with these labels.
     pub fn histograms(self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
         self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
     }

@@ -78,10 +78,7 @@ impl View {
         Self { by, window, filter, typed: None, sort: 0, is_reversed: false, is_paused: false, marked: 0 }
     }
 
-    /// Sorts by a number.
-    ///
-    /// # Errors
-    /// When the table does not have it.
+    /// Sorts by a number, if the table has it.
     fn sorted(self, order: Order) -> Result<Self, Error> {
         let sort = COLUMNS.iter().position(|(known, _)| *known == order).filter(|_| self.has(order));
         let without = || Error::Input(format!("--sort {}: only the table of objects has this number", order.label()));
@@ -252,9 +249,6 @@ impl View {
 }
 
 /// Runs `top`.
-///
-/// # Errors
-/// When the server does not answer.
 pub fn top(top: &Top) -> Result<(), Error> {
     let (server, runtime) = Server::of(&top.remote)?;
     let is_live = std::io::stdout().is_terminal() && !top.once && top.output == Format::Table;

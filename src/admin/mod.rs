@@ -4,7 +4,6 @@
 //! upstream is down: events wait in the outbox, and a restart would only lose them. Neither fails when the upstream
 //! forbids writes: no other replica would be allowed to write. The body of the answer reports both.
 
-mod collector;
 mod page;
 mod web;
 
@@ -20,6 +19,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use parking_lot::Mutex;
 use prometheus::Registry;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use tokio::sync::Notify;
 use tower::ServiceBuilder;
 
@@ -30,9 +31,8 @@ use crate::history;
 use crate::ingest::Ingest;
 use crate::metrics::{self, Registrar};
 use crate::server::{Answer, Origins, layer};
-use crate::shard::Shards;
+use crate::shard::{self, Shards};
 use crate::upstream::Verb;
-use collector::ShardCollector;
 use web::Passwords;
 
 /// The delivery loop runs at least every five seconds; after this time it counts as stuck.
@@ -60,6 +60,25 @@ struct Inner {
     config: ArcSwap<String>,
     /// The part that answers the page's queries about events.
     ingest: OnceLock<Ingest>,
+}
+
+/// Reads the shards in the instant of a scrape.
+#[derive(Debug)]
+struct ShardCollector {
+    shards: Shards,
+    metrics: Mutex<shard::Metrics>,
+}
+
+impl Collector for ShardCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        // The descriptions are behind the lock. A collector without any is registered unchecked, which is fine for
+        // names that nothing else uses.
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.metrics.lock().collect(&self.shards, &self.shards.settings())
+    }
 }
 
 /// Protection of the port.

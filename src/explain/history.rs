@@ -166,7 +166,7 @@ pub(super) struct Note<'t> {
 }
 
 /// The history of one object.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[expect(missing_docs, reason = "the members of an event")]
 pub struct History {
     pub api_version: SmolStr,
@@ -219,13 +219,7 @@ impl History {
             kind: short(&object.kind),
             namespace: event.metadata.namespace.clone(),
             name: short(&object.name),
-            uid: SmolStr::default(),
-            facts: Vec::new(),
-            records: VecDeque::new(),
-            decisions: VecDeque::new(),
-            forgotten: 0,
-            uid_hash: 0,
-            counted: 0,
+            ..Self::default()
         }
     }
 

@@ -82,8 +82,7 @@ pub struct Recording<'r> {
 /// A request of an audit log that wrote an event.
 struct Logged {
     at: Option<i64>,
-    is_patch: bool,
-    is_create: bool,
+    verb: SmolStr,
     namespace: SmolStr,
     name: SmolStr,
     group: ApiGroup,
@@ -246,8 +245,7 @@ impl<'r> Recording<'r> {
         let ended = MicroTime::parse(&head.stage_timestamp).ok();
         let logged = Logged {
             at: ended.map(|time| time.0.saturating_mul(1000)),
-            is_patch: head.verb == "patch",
-            is_create: head.verb == "create",
+            verb: head.verb.clone(),
             namespace: object.namespace.clone(),
             name: object.name.clone(),
             group: if object.api_group.is_empty() { ApiGroup::Core } else { ApiGroup::Events },
@@ -259,8 +257,8 @@ impl<'r> Recording<'r> {
 
     /// Returns the event as the request wrote it.
     fn written(&mut self, logged: Logged) -> Result<Option<Report>, String> {
-        let Logged { at, is_patch, is_create, namespace, name, group, body } = logged;
-        let mut event = if is_patch {
+        let Logged { at, verb, namespace, name, group, body } = logged;
+        let mut event = if verb == "patch" {
             let patched = self.seen.get(&namespace, &name).cloned().and_then(|known| {
                 apply(PatchType::StrategicMerge, body.as_bytes(), group, json::FieldValidation::Ignore, &known).ok()
             });
@@ -278,7 +276,7 @@ impl<'r> Recording<'r> {
         if event.metadata.name.is_empty() {
             event.metadata.name = name;
         }
-        if is_create {
+        if verb == "create" {
             self.seen.forget(&event);
         }
         let occurrences = self.seen.change(&event).max(1);

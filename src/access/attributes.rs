@@ -3,14 +3,13 @@
 use smol_str::SmolStr;
 
 use super::Purpose;
-use super::cache::Key;
 use crate::status::{Status, StatusDetails};
 
 /// Verbs that report events.
 const REPORTS: [&str; 3] = ["create", "patch", "update"];
 
 /// Verb and target of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Attributes {
     /// `create`, `get`, `list` and so on; for a path the method in lower case.
     pub verb: SmolStr,
@@ -19,7 +18,7 @@ pub struct Attributes {
 }
 
 /// Target of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     /// An object or a collection.
     Resource {
@@ -62,20 +61,6 @@ impl Attributes {
             Target::Resource { .. } | Target::Path(_) => return None,
         }
         Some(any)
-    }
-
-    pub(super) fn add_to(&self, key: &mut Key) {
-        key.add(&self.verb);
-        match &self.target {
-            Target::Resource { group, resource, namespace, name } => {
-                key.count(4);
-                [*group, resource, namespace, name].into_iter().for_each(|part| key.add(part));
-            }
-            Target::Path(path) => {
-                key.count(1);
-                key.add(path);
-            }
-        }
     }
 
     /// Returns a 403 in the apiserver's words (`responsewriters.ForbiddenStatusError`).

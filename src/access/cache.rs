@@ -3,7 +3,7 @@
 //! Keys are hashes under a secret of this process, so that the cache holds neither tokens nor names.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher as _};
+use std::hash::Hash;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,29 +17,11 @@ use siphasher::sip128::{Hasher128 as _, SipHasher13};
 use crate::clock::{Clock, Mono};
 use crate::correlator::KeySecret;
 
-/// A key under construction: SipHash-1-3 under a secret, so that no caller can construct two inputs with one key.
-#[derive(Clone, Copy)]
-pub(super) struct Key(SipHasher13);
-
-impl Key {
-    pub(super) fn new(secret: KeySecret) -> Self {
-        Self(SipHasher13::new_with_keys(secret.0, secret.1))
-    }
-
-    /// Adds a part with its length.
-    pub(super) fn add(&mut self, part: &str) {
-        self.count(part.len());
-        self.0.write(part.as_bytes());
-    }
-
-    /// Adds the number of parts that follow.
-    pub(super) fn count(&mut self, parts: usize) {
-        self.0.write_usize(parts);
-    }
-
-    pub(super) fn finish(&self) -> u128 {
-        self.0.finish128().as_u128()
-    }
+/// Returns the key of a question: SipHash-1-3 under a secret, so that no caller can construct two inputs with one key.
+pub(super) fn key(secret: KeySecret, input: impl Hash) -> u128 {
+    let mut hasher = SipHasher13::new_with_keys(secret.0, secret.1);
+    input.hash(&mut hasher);
+    hasher.finish128().as_u128()
 }
 
 /// Returns an empty cache of this capacity. `LruCache::new` would allocate for all entries at once.

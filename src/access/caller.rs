@@ -11,7 +11,6 @@ use http::header::AUTHORIZATION;
 use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
-use super::cache::Key;
 use crate::server::PeerCertificate;
 
 /// Group of every authenticated caller.
@@ -28,7 +27,7 @@ pub(crate) const JWT: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Caller of a request, as the apiserver names callers. Each authenticated request has it among its extensions.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Caller {
     /// Name of the user.
     pub name: SmolStr,
@@ -68,21 +67,6 @@ impl Caller {
         }
         self
     }
-
-    /// Adds all members to a key, because a decision depends on each.
-    pub(super) fn add_to(&self, key: &mut Key) {
-        let Self { name, uid, groups, extra } = self;
-        key.add(name);
-        key.add(uid);
-        key.count(groups.len());
-        groups.iter().for_each(|group| key.add(group));
-        key.count(extra.len());
-        for (name, values) in extra {
-            key.add(name);
-            key.count(values.len());
-            values.iter().for_each(|value| key.add(value));
-        }
-    }
 }
 
 /// Returns the bearer token of a request, read as the apiserver reads it (`bearertoken.AuthenticateRequest`). Any other
@@ -116,6 +100,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+    use crate::access::cache::key;
     use crate::correlator::KeySecret;
 
     #[test]
@@ -149,14 +134,7 @@ mod tests {
             caller(["a", ""], &[], &[("x", &["z"])]),
             caller(["a", ""], &[], &[("x", &["y", "z"])]),
         ];
-        let keys: std::collections::HashSet<u128> = callers
-            .iter()
-            .map(|caller| {
-                let mut key = Key::new(KeySecret(1, 2));
-                caller.add_to(&mut key);
-                key.finish()
-            })
-            .collect();
+        let keys: std::collections::HashSet<u128> = callers.iter().map(|caller| key(KeySecret(1, 2), caller)).collect();
         assert_eq!(keys.len(), callers.len());
     }
 

@@ -48,7 +48,7 @@ pub(crate) use binding::{Extent, check_operations, check_removals};
 pub(crate) use cache::lru;
 pub(crate) use limits::Write;
 
-use cache::{Answers, Key, Question, Unanswered};
+use cache::{Answers, Question, Unanswered, key};
 use limits::Limits;
 use metrics::{Identified, Judge, Method, Verdict};
 use reviews::{Decision, NoAnswer};
@@ -328,8 +328,6 @@ impl Access {
         if token.len() > TOKEN_BYTES_MAX || is_garbled(token) {
             return Ok(None);
         }
-        let mut key = Key::new(self.0.secret);
-        key.add(token);
         let now = self.0.clock.now().wall_seconds();
         let longest = live.settings.grace(purpose);
         let is_expired = || caller::expiry(token).is_some_and(|expiry| expiry <= now);
@@ -342,7 +340,7 @@ impl Access {
             let ttl = if caller.is_some() { *cache_ttl } else { REFUSED_TTL.min(*cache_ttl) };
             Ok((caller, ttl))
         };
-        let key = key.finish();
+        let key = key(self.0.secret, token);
         self.cached(Review::Token, &self.0.tokens, ((key, key), || None), grace, question, read).await
     }
 
@@ -407,11 +405,7 @@ impl Access {
 
     /// Returns the key of a question about a caller's permission, and the key of the caller.
     fn decision_key(&self, caller: &Caller, attributes: &Attributes) -> (u128, u128) {
-        let mut key = Key::new(self.0.secret);
-        caller.add_to(&mut key);
-        let caller_key = key.finish();
-        attributes.add_to(&mut key);
-        (key.finish(), caller_key)
+        (key(self.0.secret, (caller, attributes)), key(self.0.secret, caller))
     }
 
     /// Returns the decision about a permission. In an outage, an accepting one about `instead` is used too.

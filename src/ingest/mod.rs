@@ -242,7 +242,7 @@ fn routes() -> Vec<(String, MethodRouter<Ingest>)> {
             (format!("{group}/namespaces/{{namespace}}/events/{{name}}"), item),
             (format!("{group}/events"), get(read::list)),
             (format!("{group}/watch/namespaces/{{namespace}}/events"), get(watch::watch)),
-            (format!("{group}/watch/namespaces/{{namespace}}/events/{{name}}"), get(watch::watch_one)),
+            (format!("{group}/watch/namespaces/{{namespace}}/events/{{name}}"), get(watch::watch)),
             (format!("{group}/watch/events"), get(watch::watch)),
         ]);
     }

@@ -24,7 +24,7 @@ use crate::clock::{Clock, Mono};
 use crate::event::{Event, protobuf};
 use crate::server::FairPlace;
 use crate::status::Status;
-use crate::upstream::{FieldSelector, Watch, WatchEvent, WatchOptions};
+use crate::upstream::{FieldSelector, Watch, WatchEvent};
 
 /// LIMIT: bytes of one piece of the answer, except for its last frame.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -39,46 +39,24 @@ const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 /// `GET …/watch/namespaces/{namespace}/events`, `GET …/watch/events` of all namespaces, and a LIST that asks for a
-/// watch.
+/// watch. `GET …/watch/namespaces/{namespace}/events/{name}`: a watch of the namespace for this name.
 pub(super) async fn watch(
     State(ingest): State<Ingest>,
     upgrade: Upgrade,
     head: RequestHead,
 ) -> Result<Response, Status> {
-    watch_with(&ingest, upgrade, &head, Ok).await
-}
-
-/// `GET …/watch/namespaces/{namespace}/events/{name}`: a watch of the namespace for this name.
-pub(super) async fn watch_one(
-    State(ingest): State<Ingest>,
-    upgrade: Upgrade,
-    head: RequestHead,
-) -> Result<Response, Status> {
-    let only_this = |mut options: WatchOptions| {
-        let selector = &mut options.field_selector;
-        if selector.is_empty() {
-            *selector = FieldSelector::of_name(&head.name);
-        } else if selector.name() != Some(&head.name) {
-            return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
-        }
-        Ok(options)
-    };
-    watch_with(&ingest, upgrade, &head, only_this).await
-}
-
-/// Opens a watch with the client's options, narrowed by `narrow`, and streams it.
-async fn watch_with(
-    ingest: &Ingest,
-    upgrade: Upgrade,
-    head: &RequestHead,
-    narrow: impl FnOnce(WatchOptions) -> Result<WatchOptions, Status>,
-) -> Result<Response, Status> {
-    let format = head.format(ingest)?;
+    let format = head.format(&ingest)?;
     if format.media == Media::Yaml {
         // YAML has no frames.
         return Err(not_acceptable());
     }
-    let options = options::of_watch(head.group, head.query()).and_then(narrow)?;
+    let mut options = options::of_watch(head.group, head.query())?;
+    let selector = &mut options.field_selector;
+    if !head.name.is_empty() && selector.is_empty() {
+        *selector = FieldSelector::of_name(&head.name);
+    } else if !head.name.is_empty() && selector.name() != Some(&head.name) {
+        return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
+    }
     let Some(place) = ingest.0.watches.take(head.user(), 1) else {
         return Err(Status::too_many_requests("Too many watches, please try again later", 1));
     };
@@ -96,7 +74,7 @@ async fn watch_with(
         _place: place,
     };
     Ok(match upgrade {
-        Ok(upgrade) => websocket::accept(upgrade, ingest, stream),
+        Ok(upgrade) => websocket::accept(upgrade, &ingest, stream),
         Err(_not_asked) => {
             let frames = unfold(stream, Stream::next).map(Ok::<_, Infallible>);
             (StatusCode::OK, [(CONTENT_TYPE, content_type(format))], Body::from_stream(frames)).into_response()

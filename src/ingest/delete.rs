@@ -245,10 +245,7 @@ async fn delete_pages(
     list: &ListOptions,
     options: &DeleteOptions,
 ) -> Result<(Turn, EventList), Status> {
-    let Some(most) = ingest.0.upstream.deletion_page() else {
-        let turn = ingest.list_turn(user).await?;
-        return Ok((turn, delete_page(ingest, namespace, list, options).await?));
-    };
+    let most = ingest.0.upstream.deletion_page();
     let clock = ingest.0.shards.clock();
     let end = clock.now().mono.after(LONGEST);
     let mut page = list.clone();

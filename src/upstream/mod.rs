@@ -195,12 +195,12 @@ impl Upstream {
         }
     }
 
-    /// Returns the number of events that one deletecollection should delete; `None` for any number.
+    /// Returns the number of events that one deletecollection should delete.
     // LIMIT: an API server deletes one after the other. At 20 ms each, a page takes 4 s of the timeout.
-    pub const fn deletion_page(&self) -> Option<usize> {
+    pub const fn deletion_page(&self) -> usize {
         match self {
-            Self::Embedded(_) => None,
-            Self::Apiserver(_) => Some(200),
+            Self::Embedded(_) => usize::MAX,
+            Self::Apiserver(_) => 200,
         }
     }
 

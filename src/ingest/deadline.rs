@@ -39,7 +39,7 @@ pub(super) async fn deadline(ingest: Ingest, request: Request, next: impl Answer
 /// Whether the request is a watch, which ends by `timeoutSeconds`.
 fn is_watch(request: &Request) -> bool {
     let path = request.uri().path();
-    options::is_watch_path(path) || path.ends_with("/events") && options::asks_for_watch(request.uri().query())
+    options::is_watch_path(path) || path.ends_with("/events") && options::sets(request.uri().query(), "watch")
 }
 
 /// Parses a duration like Go's `time.ParseDuration`. COMPAT(apiserver): a negative one is as good as none, so it becomes zero.

@@ -203,7 +203,7 @@ pub(super) fn attributes(method: &Method, uri: &Uri) -> Attributes {
         ["namespaces", name] if group.is_empty() => ("namespaces", *name, *name),
         _ => return of_path(method, path),
     };
-    let is_watch = is_under_watch || (name.is_empty() && options::asks_for_watch(uri.query()));
+    let is_watch = is_under_watch || (name.is_empty() && options::sets(uri.query(), "watch"));
     let verb = match *method {
         Method::GET | Method::HEAD if is_watch => "watch",
         Method::GET | Method::HEAD if name.is_empty() => "list",

@@ -130,11 +130,6 @@ fn not_whole(name: &str, text: &str) -> Status {
     Status::bad_request(format!("{name}: {text:?} is not a whole number in range"))
 }
 
-/// Whether the query of a LIST asks for a watch.
-pub(super) fn asks_for_watch(query: Option<&str>) -> bool {
-    sets(query, "watch")
-}
-
 /// Whether a query sets a parameter to true, as the API server reads it: Python writes `True`.
 pub(crate) fn sets(query: Option<&str>, name: &str) -> bool {
     Parameters::of(query).truth(name).unwrap_or(false)
@@ -371,7 +366,7 @@ mod tests {
         assert_eq!(refused("resourceVersion=0&resourceVersionMatch=Exact"), (Some(422), Some(422)));
         assert_eq!(refused("continue=x&resourceVersion=5"), (Some(400), None));
         assert_eq!(refused("labelSelector=%3D%3D"), (Some(400), Some(400)));
-        assert!(asks_for_watch(Some("watch")) && asks_for_watch(Some("watch=yes")));
-        assert!(!asks_for_watch(Some("watch=False")) && !asks_for_watch(None));
+        assert!(sets(Some("watch"), "watch") && sets(Some("watch=yes"), "watch"));
+        assert!(!sets(Some("watch=False"), "watch") && !sets(None, "watch"));
     }
 }

@@ -92,7 +92,7 @@ pub(super) async fn list(
     upgrade: Upgrade,
     head: RequestHead,
 ) -> Result<Response, Status> {
-    if options::asks_for_watch(head.query()) {
+    if options::sets(head.query(), "watch") {
         return watch::watch(State(ingest), upgrade, head).await;
     }
     let format = head.format(&ingest)?;

@@ -8,6 +8,7 @@ use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use k8s_openapi::api::authentication::v1::UserInfo;
 use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
@@ -38,6 +39,15 @@ pub struct Caller {
     /// Further attributes from the authenticator.
     // LIMIT: the answer of a TokenReview, whose bytes are limited when it is read.
     pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl From<UserInfo> for Caller {
+    fn from(UserInfo { username, uid, groups, extra }: UserInfo) -> Self {
+        let text = |text: Option<String>| text.unwrap_or_default().into();
+        // LIMIT: groups and extra are as long as the review, whose bytes are limited when it is read.
+        let groups = groups.unwrap_or_default().into_iter().map(SmolStr::from).collect();
+        Self { name: text(username), uid: text(uid), groups, extra: extra.unwrap_or_default() }
+    }
 }
 
 impl Caller {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use k8s_openapi::api::authentication::v1::{TokenReview, UserInfo};
+use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -72,16 +72,12 @@ pub(super) fn token_question(token: &str, audiences: &[SmolStr]) -> Value {
 /// When it is not an answer.
 pub(super) fn caller(answer: Value, audiences: &[SmolStr]) -> Result<Option<Caller>, NoAnswer> {
     let status = TokenReview::deserialize(answer).map_err(unreadable)?.status.unwrap_or_default();
-    let UserInfo { username, uid, groups, extra } = status.user.unwrap_or_default();
-    let (name, granted) = (username.unwrap_or_default(), status.audiences.unwrap_or_default());
+    let (caller, granted) = (Caller::from(status.user.unwrap_or_default()), status.audiences.unwrap_or_default());
     let is_meant = audiences.is_empty() || audiences.iter().any(|ours| granted.iter().any(|other| ours == other));
-    if status.authenticated != Some(true) || !is_meant || name.is_empty() {
+    if status.authenticated != Some(true) || !is_meant || caller.name.is_empty() {
         return Ok(None);
     }
-    // LIMIT: groups and extra are as long as the answer, whose bytes are limited when it is read.
-    let groups = groups.unwrap_or_default().into_iter().map(SmolStr::from).collect();
-    let (uid, extra) = (uid.unwrap_or_default().into(), extra.unwrap_or_default());
-    Ok(Some(Caller { name: name.into(), uid, groups, extra }.authenticated()))
+    Ok(Some(caller.authenticated()))
 }
 
 /// Builds a SubjectAccessReview.

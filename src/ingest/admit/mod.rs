@@ -194,7 +194,7 @@ pub(super) async fn admit(
     tokio::task::yield_now().await;
     let (answered, response) = match review {
         Ok(Review { request, .. }) => {
-            let question = Question { ingest: &ingest, admitting, caller: request.caller(), began };
+            let question = Question { ingest: &ingest, admitting, caller: request.user_info.clone().into(), began };
             let (answered, refusal) = question.judge(&request);
             (answered, answer(&request.uid, refusal.as_ref()))
         }

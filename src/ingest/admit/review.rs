@@ -2,12 +2,11 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use k8s_openapi::api::authentication::v1::UserInfo;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use smol_str::SmolStr;
 
-use crate::access::Caller;
 use crate::event::{ApiGroup, Event, json};
 use crate::ingest::negotiate::Media;
 use crate::ingest::respond;
@@ -34,8 +33,9 @@ pub(super) struct Request<'a> {
     kind: Kind,
     #[serde(default)]
     sub_resource: String,
+    /// The client of the apiserver.
     #[serde(default)]
-    user_info: UserInfo,
+    pub(super) user_info: UserInfo,
     #[serde(borrow, default)]
     object: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -51,16 +51,6 @@ struct Kind {
     kind: String,
 }
 
-#[derive(Debug, Default, Deserialize)]
-struct UserInfo {
-    #[serde(default)]
-    username: String,
-    #[serde(default)]
-    uid: String,
-    #[serde(default)]
-    groups: Vec<String>,
-}
-
 impl<'a> Review<'a> {
     pub(super) fn read(body: &'a [u8]) -> Result<Self, Status> {
         let review: Self = serde_json::from_slice(body)
@@ -74,13 +64,6 @@ impl<'a> Review<'a> {
 }
 
 impl Request<'_> {
-    /// Returns the client of the apiserver.
-    pub(super) fn caller(&self) -> Caller {
-        let UserInfo { username, uid, groups } = &self.user_info;
-        let groups = groups.iter().map(SmolStr::new).collect();
-        Caller { name: username.into(), uid: uid.into(), groups, ..Caller::default() }
-    }
-
     /// Returns the event before and after the request. `None` for other objects, and if an UPDATE lacks the old object or
     /// a CREATE has one.
     pub(super) fn events(&self) -> Option<(Option<Event>, Event)> {

@@ -15,7 +15,7 @@ use crate::access::{Extent, check_removals};
 use crate::event::json::{self, FieldValidation};
 use crate::outbox::Line;
 use crate::status::Status;
-use crate::upstream::ApplyOptions;
+use crate::upstream::WriteOptions;
 
 const APPLY: &str = "application/apply-patch+yaml";
 
@@ -33,7 +33,7 @@ pub(super) fn line_of(body: &[u8]) -> Line {
 pub(super) async fn apply(ingest: &Ingest, head: &RequestHead, body: Body) -> Result<Response, ChangeRefusal> {
     let format = head.format(ingest)?;
     let (Options { dry_run, .. }, force) = options::of_apply(head.query())?;
-    let options = ApplyOptions { writer: head.writer(), force, dry_run };
+    let options = WriteOptions { force, dry_run, ..head.write_options() };
     let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await?;
     let json = yaml::to_json(&body).map_err(|fault| undecodable(&fault))?;
     let mut document: Value = serde_json::from_slice(&json).map_err(|fault| undecodable(&fault.to_string()))?;

@@ -324,7 +324,7 @@ mod tests {
     use crate::correlator::{KeySecret, Pattern, Policy};
     use crate::event::ApiGroup;
     use crate::shard;
-    use crate::upstream::{Embedded, UpdateOptions, Writer, store};
+    use crate::upstream::{Embedded, WriteOptions, store};
 
     const MAX_LIST_BYTES: NonZeroUsize = NonZeroUsize::new(600_000).unwrap();
 
@@ -400,8 +400,7 @@ mod tests {
             event.involved_object.namespace = "shop".into();
             event.metadata.name = format!("web-{number}").into();
             event.message = "x".repeat(1000).into();
-            let writer = Writer { manager: "test".into(), group: ApiGroup::Core };
-            ingest.0.upstream.update(event, &UpdateOptions { writer, dry_run: false }).await.unwrap();
+            ingest.0.upstream.update(event, &WriteOptions::new("test", ApiGroup::Core)).await.unwrap();
         }
         let list = async |reader: &str, path: &str| ask(&ingest, reader, Method::GET, path, "").await;
         let unread = list("a", LIST).await;

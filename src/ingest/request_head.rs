@@ -20,7 +20,7 @@ use crate::event::validate::is_valid_name;
 use crate::event::{ApiGroup, ManagedFields, cut, managed_fields};
 use crate::ledger::RejectReason;
 use crate::status::Status;
-use crate::upstream::Writer;
+use crate::upstream::WriteOptions;
 use crate::upstream::apiserver::is_of_eventweir;
 
 /// Seconds after which another eventweir may try its write again. By then, its kubeconfig may have been corrected.
@@ -120,11 +120,16 @@ impl RequestHead {
 
     /// Returns managed fields that mark an event as the client's own.
     pub(super) fn claim(&self) -> ManagedFields {
-        managed_fields::claim(&self.writer().manager)
+        managed_fields::claim(&self.manager())
     }
 
-    pub(super) fn writer(&self) -> Writer {
-        Writer { manager: manager(self.query(), &self.headers), group: self.group }
+    pub(super) fn manager(&self) -> SmolStr {
+        manager(self.query(), &self.headers)
+    }
+
+    /// Returns options with the client's manager and its API group.
+    pub(super) fn write_options(&self) -> WriteOptions {
+        WriteOptions::new(self.manager(), self.group)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::event::{Event, validate};
 use crate::outbox::Line;
 use crate::shard::PausedRecord;
 use crate::status::Status;
-use crate::upstream::{UpdateOptions, Updated};
+use crate::upstream::{Updated, WriteOptions};
 
 /// `PUT …/namespaces/{namespace}/events/{name}`
 pub(super) async fn update(State(ingest): State<Ingest>, head: RequestHead, body: Body) -> Response {
@@ -46,7 +46,7 @@ async fn receive(
         ingest.check_source(head.caller.as_ref(), *group, &event, Extent::Whole)?;
         let (total, body) = (Some(aliases::total(&event)), body.clone());
         let change = Change { event: Some(&event), line: Line::Stated, total, dry_run, body };
-        let options = UpdateOptions { writer: head.writer(), dry_run };
+        let options = WriteOptions { dry_run, ..head.write_options() };
         // A copy, because a refusal is recorded with the original event.
         let (upstream, mut event) = (ingest.0.upstream.clone(), event.clone());
         let write = async move |stored_name| {

@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use smol_str::SmolStr;
 use tokio::sync::watch;
 
 use super::answer::{Failure, judge};
 use super::patch::patch_document;
 use super::store::{Settings, Store};
 use super::watch::EmbeddedWatch;
-use super::{ClientPatch, DeleteOptions, ListOptions, Metrics, PatchOptions, Verb, WatchOptions, Writer};
+use super::{ClientPatch, DeleteOptions, ListOptions, Metrics, Verb, WatchOptions, WriteOptions};
 use crate::clock::{Clock, Now};
 use crate::event::Event;
-use crate::event::json::{EventList, FieldValidation};
+use crate::event::json::EventList;
 use crate::event::patching::PatchType;
 use crate::outbox::{Answer, Request};
 use crate::status::Status;
@@ -152,9 +151,7 @@ fn ask(store: &mut Store, request: &Request, now: Now) -> Result<Answer, Status>
         Request::Patch { group, namespace, name, patch, claim } => {
             let body = patch_document(patch, claim.as_deref(), *group).into();
             let patch = ClientPatch { patch_type: PatchType::StrategicMerge, body };
-            let writer = Writer { manager: SmolStr::new_static("eventweir"), group: *group };
-            let options = PatchOptions { writer, dry_run: false, validation: FieldValidation::Ignore };
-            store.patch(namespace, name, &patch, &options, now)?.event
+            store.patch(namespace, name, &patch, &WriteOptions::new("eventweir", *group), now)?.event
         }
         Request::Read { namespace, name, .. } => store.get(namespace, name, now)?,
         Request::Delete { namespace, name, resource_version, .. } => {

@@ -57,33 +57,26 @@ pub enum Deleted {
     Marked(Box<Event>),
 }
 
-/// The author of a write, as it appears in managedFields.
+/// How to write an event: by PUT, PATCH or server-side apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Writer {
-    /// The manager: `?fieldManager`, or the beginning of the User-Agent.
+pub struct WriteOptions {
+    /// The manager for managedFields: `?fieldManager`, or the beginning of the User-Agent. May be empty for a patch.
     pub manager: SmolStr,
     /// The API group of the request, whose rules apply.
     pub group: ApiGroup,
-}
-
-/// How to replace an event (PUT).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UpdateOptions {
-    /// Manager and API group.
-    pub writer: Writer,
     /// Answers without storing anything.
     pub dry_run: bool,
-}
-
-/// How to apply an event (server-side apply).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ApplyOptions {
-    /// Manager and API group.
-    pub writer: Writer,
-    /// Takes fields from other managers.
+    /// How unknown and duplicate members of a patch are treated.
+    pub validation: FieldValidation,
+    /// Whether an apply takes fields from other managers.
     pub force: bool,
-    /// Answers without storing anything.
-    pub dry_run: bool,
+}
+
+impl WriteOptions {
+    /// Returns the options of a write without any parameters.
+    pub fn new(manager: impl Into<SmolStr>, group: ApiGroup) -> Self {
+        Self { manager: manager.into(), group, dry_run: false, validation: FieldValidation::Warn, force: false }
+    }
 }
 
 /// A client's own patch.
@@ -93,17 +86,6 @@ pub struct ClientPatch {
     pub patch_type: PatchType,
     /// The body of the request.
     pub body: Bytes,
-}
-
-/// How to patch an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PatchOptions {
-    /// Manager, which may be empty, and API group.
-    pub writer: Writer,
-    /// Answers without storing anything.
-    pub dry_run: bool,
-    /// How unknown and duplicate members are treated.
-    pub validation: FieldValidation,
 }
 
 /// An event after a PUT or an apply.

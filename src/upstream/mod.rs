@@ -17,10 +17,7 @@ pub use crate::event::WatchEvent;
 pub use crate::event::selector::{FieldSelector, LabelSelector};
 pub use apiserver::{Apiserver, News};
 pub use embedded::{Embedded, answer_from_store};
-pub use list::{
-    ApplyOptions, ClientPatch, DeleteOptions, Deleted, ListOptions, PatchOptions, UpdateOptions, Updated, Version,
-    WatchOptions, Writer,
-};
+pub use list::{ClientPatch, DeleteOptions, Deleted, ListOptions, Updated, Version, WatchOptions, WriteOptions};
 pub use metrics::Metrics;
 pub use patch::patch_document;
 pub use watch::{EmbeddedWatch, Watch};
@@ -132,12 +129,12 @@ impl Upstream {
     }
 
     /// Replaces the event of the same name, or creates it if it is missing.
-    pub async fn update(&self, event: Event, options: &UpdateOptions) -> Result<Updated, Status> {
+    pub async fn update(&self, event: Event, options: &WriteOptions) -> Result<Updated, Status> {
         match self {
             Self::Embedded(embedded) => embedded.with(Verb::Update, |store, now| store.replace(event, options, now)),
             Self::Apiserver(apiserver) => {
                 let request = request::update(&event, options);
-                apiserver.ask(Verb::Update, request, decode::updated(options.writer.group)).await
+                apiserver.ask(Verb::Update, request, decode::updated(options.group)).await
             }
         }
     }
@@ -149,7 +146,7 @@ impl Upstream {
         namespace: &str,
         name: &str,
         document: &Value,
-        options: &ApplyOptions,
+        options: &WriteOptions,
     ) -> Result<Updated, Status> {
         match self {
             Self::Embedded(_) => {
@@ -157,7 +154,7 @@ impl Upstream {
             }
             Self::Apiserver(apiserver) => {
                 let request = request::apply(namespace, name, document, options);
-                apiserver.ask(Verb::Patch, request, decode::updated(options.writer.group)).await
+                apiserver.ask(Verb::Patch, request, decode::updated(options.group)).await
             }
         }
     }
@@ -168,7 +165,7 @@ impl Upstream {
         namespace: &str,
         name: &str,
         patch: &ClientPatch,
-        options: &PatchOptions,
+        options: &WriteOptions,
     ) -> Result<Patched, Status> {
         match self {
             Self::Embedded(embedded) => {
@@ -176,7 +173,7 @@ impl Upstream {
             }
             Self::Apiserver(apiserver) => {
                 let request = request::patch(namespace, name, patch, options);
-                apiserver.ask(Verb::Patch, request, decode::patched(options.writer.group)).await
+                apiserver.ask(Verb::Patch, request, decode::patched(options.group)).await
             }
         }
     }

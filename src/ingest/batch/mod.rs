@@ -72,7 +72,7 @@ pub(super) async fn batch(State(ingest): State<Ingest>, head: RequestHead, body:
     };
     let until_read = Arc::clone(&place);
     let (results, mut lines) = mpsc::channel::<Bytes>(RESULTS);
-    let (reader, manager) = (ingest.clone(), head.writer().manager);
+    let (reader, manager) = (ingest.clone(), head.manager());
     let reading = Reading::new(ingest.bodies(), head.user().into());
     let caller = head.caller;
     // The answer begins while the request is still being read. If the client reads no results, no more of its request

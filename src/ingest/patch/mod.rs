@@ -24,7 +24,7 @@ use crate::event::patching::PatchType;
 use crate::ledger::RejectReason;
 use crate::outbox::Line;
 use crate::status::{Status, StatusDetails};
-use crate::upstream::{ClientPatch, PatchOptions};
+use crate::upstream::{ClientPatch, WriteOptions};
 use growth::Meaning;
 
 /// `PATCH …/namespaces/{namespace}/events/{name}`
@@ -127,7 +127,7 @@ async fn read(
     ingest: &Ingest,
     head: &RequestHead,
     body: Body,
-) -> Result<(AnswerFormat, ClientPatch, PatchOptions, Bytes), Rejection> {
+) -> Result<(AnswerFormat, ClientPatch, WriteOptions, Bytes), Rejection> {
     let media_type = decode::media_type(&head.headers);
     let Some(patch_type) = PatchType::named(media_type) else {
         let accepted = "application/json-patch+json, application/merge-patch+json, \
@@ -145,6 +145,6 @@ async fn read(
     };
     let patch = ClientPatch { patch_type, body: repaired.map_or_else(|| body.clone(), Bytes::from) };
     let options::Options { validation, dry_run } = options::of_patch(head.query()).map_err(Rejection::invalid)?;
-    let options = PatchOptions { writer: head.writer(), dry_run, validation };
+    let options = WriteOptions { dry_run, validation, ..head.write_options() };
     Ok((format, patch, options, body))
 }

@@ -10,7 +10,7 @@ use crate::ingest::{Ingest, ack, aliases};
 use crate::outbox::Line;
 use crate::shard::Lookup;
 use crate::status::Status;
-use crate::upstream::{ClientPatch, PatchOptions, UpdateOptions, Writer};
+use crate::upstream::{ClientPatch, WriteOptions};
 
 /// Applies a patch and returns the event under the client's name.
 pub(super) async fn apply(
@@ -18,9 +18,9 @@ pub(super) async fn apply(
     namespace: &str,
     name: &str,
     patch: ClientPatch,
-    options: PatchOptions,
+    options: WriteOptions,
 ) -> Result<Patched, Status> {
-    let (group, stated) = (options.writer.group, stated(&patch));
+    let (group, stated) = (options.group, stated(&patch));
     let patched = on_record(ingest, (namespace, name), &patch, &options, stated).await;
     let mut patched = patched.map_err(|status| as_asked(group, name, status))?;
     patched.event.metadata.name = name.into();
@@ -34,13 +34,13 @@ async fn on_record(
     ingest: &Ingest,
     (namespace, name): (&str, &str),
     patch: &ClientPatch,
-    options: &PatchOptions,
+    options: &WriteOptions,
     (line, total): (Line, Option<i64>),
 ) -> Result<Patched, Status> {
     let (upstream, shards) = (&ingest.0.upstream, &ingest.0.shards);
     let posted = ingest.0.aliases.get(namespace, name);
     let found = posted.as_ref().filter(|_| options.dry_run).and_then(|posted| shards.find_named(posted, Lookup::Alias));
-    let paused = if options.dry_run { None } else { ingest.pause(options.writer.group, namespace, name).await? };
+    let paused = if options.dry_run { None } else { ingest.pause(options.group, namespace, name).await? };
     // Not yet created upstream. A client can patch an event whose create was answered with 201.
     let unstored = |status: Status| {
         let unstored = posted.as_ref().and_then(|posted| shards.find_named(posted, Lookup::Unstored));
@@ -85,14 +85,13 @@ async fn write_patched(
     ingest: &Ingest,
     owed: &Event,
     patch: &ClientPatch,
-    options: &PatchOptions,
+    options: &WriteOptions,
 ) -> Result<Patched, Status> {
-    let patched = patching::apply(patch.patch_type, &patch.body, options.writer.group, options.validation, owed);
+    let patched = patching::apply(patch.patch_type, &patch.body, options.group, options.validation, owed);
     let Patched { event, warnings } = patched?;
-    validate::update(options.writer.group, owed, &event)?;
+    validate::update(options.group, owed, &event)?;
     // By core/v1, like all records: the other API group accepts no counts.
-    let writer = Writer { group: ApiGroup::Core, ..options.writer.clone() };
-    let asked = UpdateOptions { writer, dry_run: options.dry_run };
+    let asked = WriteOptions { group: ApiGroup::Core, ..options.clone() };
     let event = ingest.0.upstream.update(event, &asked).await?.event;
     Ok(Patched { event, warnings })
 }

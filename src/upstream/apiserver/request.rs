@@ -10,10 +10,7 @@ use crate::event::json::{self, FieldValidation};
 use crate::event::selector::{FieldSelector, LabelSelector};
 use crate::event::{ApiGroup, Event, managed_fields};
 use crate::outbox::Request;
-use crate::upstream::{
-    ApplyOptions, ClientPatch, DeleteOptions, ListOptions, PatchOptions, UpdateOptions, Version, WatchOptions, Writer,
-    patch_document,
-};
+use crate::upstream::{ClientPatch, DeleteOptions, ListOptions, Version, WatchOptions, WriteOptions, patch_document};
 
 /// The User-Agent; the part before the `/` is the default manager in managedFields.
 const AGENT: &str = concat!("eventweir/", env!("CARGO_PKG_VERSION"));
@@ -81,9 +78,9 @@ pub(in crate::upstream) fn review(path: &str, question: &Value) -> Result {
 }
 
 /// Returns the PUT of an event in its client's API group, whose rules the API server then applies.
-pub(in crate::upstream) fn update(event: &Event, options: &UpdateOptions) -> Result {
+pub(in crate::upstream) fn update(event: &Event, options: &WriteOptions) -> Result {
     let mut body = Vec::new();
-    let Writer { manager, group } = &options.writer;
+    let WriteOptions { manager, group, .. } = options;
     json::write_json(*group, event, &mut body);
     let path = item(*group, &event.metadata.namespace, &event.metadata.name);
     let query = [manager_query(manager), options.dry_run.then(dry_run)];
@@ -91,8 +88,8 @@ pub(in crate::upstream) fn update(event: &Event, options: &UpdateOptions) -> Res
 }
 
 /// Returns the PATCH of a server-side apply in its client's API group. JSON is valid YAML.
-pub(in crate::upstream) fn apply(namespace: &str, name: &str, document: &Value, options: &ApplyOptions) -> Result {
-    let Writer { manager, group } = &options.writer;
+pub(in crate::upstream) fn apply(namespace: &str, name: &str, document: &Value, options: &WriteOptions) -> Result {
+    let WriteOptions { manager, group, .. } = options;
     let force = options.force.then(|| "force=true".to_owned());
     let path =
         with_query(item(*group, namespace, name), [manager_query(manager), force, options.dry_run.then(dry_run)]);
@@ -100,8 +97,8 @@ pub(in crate::upstream) fn apply(namespace: &str, name: &str, document: &Value, 
 }
 
 /// Returns a client's own PATCH, in its API group and under its name as a field manager.
-pub(in crate::upstream) fn patch(namespace: &str, name: &str, patch: &ClientPatch, options: &PatchOptions) -> Result {
-    let Writer { manager, group } = &options.writer;
+pub(in crate::upstream) fn patch(namespace: &str, name: &str, patch: &ClientPatch, options: &WriteOptions) -> Result {
+    let WriteOptions { manager, group, .. } = options;
     let manager = manager_query(manager).filter(|_| !manager.is_empty());
     let validation = match options.validation {
         FieldValidation::Ignore => Some("fieldValidation=Ignore".to_owned()),

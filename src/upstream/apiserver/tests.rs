@@ -22,8 +22,7 @@ use crate::event::{Event, Time};
 use crate::outbox::{Applied, Fault, LostReason, Patch, Refusal, Retry};
 use crate::upstream::store::{self, Store};
 use crate::upstream::{
-    ApplyOptions, ClientPatch, DeleteOptions, Deleted, LabelSelector, ListOptions, PatchOptions, UpdateOptions,
-    Upstream, WatchEvent, WatchOptions, Writer,
+    ClientPatch, DeleteOptions, Deleted, LabelSelector, ListOptions, Upstream, WatchEvent, WatchOptions, WriteOptions,
 };
 
 /// One request to the fake API server.
@@ -260,8 +259,7 @@ async fn deletes_and_puts_are_passed_through_with_their_refusals() {
     event.metadata.name = "a".into();
     let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=a%2Fb&dryRun=All";
     let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
-    let writer = Writer { manager: "a/b".into(), group: ApiGroup::Events };
-    let options = UpdateOptions { writer, dry_run: true };
+    let options = WriteOptions { dry_run: true, ..WriteOptions::new("a/b", ApiGroup::Events) };
     let updated = answering(line, 201, body).update(event, &options).await.unwrap();
     assert!(updated.created && updated.event.metadata.uid == "u");
 }
@@ -270,8 +268,7 @@ async fn deletes_and_puts_are_passed_through_with_their_refusals() {
 async fn applies_are_passed_through() {
     let line = "PATCH /api/v1/namespaces/shop/events/a?fieldManager=m&force=true";
     let body = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
-    let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
-    let options = ApplyOptions { writer, force: true, dry_run: false };
+    let options = WriteOptions { force: true, ..WriteOptions::new("m", ApiGroup::Core) };
     let updated = answering(line, 200, body).apply("shop", "a", &json!({}), &options).await.unwrap();
     assert!(!updated.created && updated.event.metadata.name == "a");
 }
@@ -304,8 +301,8 @@ async fn a_patch_is_passed_through_as_it_came_and_its_warnings_come_back() {
         Reply::Http(response.header("Warning", "nonsense").body(body.to_owned()).unwrap())
     });
     let patch = ClientPatch { patch_type: PatchType::Json, body: " []\n".into() };
-    let writer = Writer { manager: "k/1".into(), group: ApiGroup::Events };
-    let options = PatchOptions { writer, dry_run: true, validation: FieldValidation::Strict };
+    let given = WriteOptions::new("k/1", ApiGroup::Events);
+    let options = WriteOptions { dry_run: true, validation: FieldValidation::Strict, ..given };
     let patched = apiserver.patch("shop", "a b", &patch, &options).await.unwrap();
     assert_eq!((patched.event.message.as_str(), patched.warnings), ("n", vec![r#"unknown field "f\""#.to_owned()]));
 }

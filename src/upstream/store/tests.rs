@@ -4,11 +4,9 @@
 use std::num::NonZeroUsize;
 
 use super::*;
-use crate::event::json::FieldValidation;
 use crate::event::patching::PatchType;
 use crate::upstream::{
-    ClientPatch, DeleteOptions, Deleted, ListOptions, PatchOptions, UpdateOptions, Version, WatchEvent, WatchOptions,
-    Writer,
+    ClientPatch, DeleteOptions, Deleted, ListOptions, Version, WatchEvent, WatchOptions, WriteOptions,
 };
 
 fn at(seconds: i64) -> Now {
@@ -195,8 +193,7 @@ fn an_event_with_a_finalizer_is_marked_once_and_a_dry_run_stores_nothing() {
 #[test]
 fn a_put_creates_valid_events_only_and_sets_neither_deletion_nor_generation() {
     let mut store = store();
-    let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
-    let options = UpdateOptions { writer, dry_run: false };
+    let options = WriteOptions::new("m", ApiGroup::Core);
     let mut foreign = named("shop", "b");
     foreign.involved_object.namespace = "zoo".into();
     assert_eq!(store.replace(foreign, &options, at(0)).unwrap_err().code, 422);
@@ -269,17 +266,15 @@ fn every_operation_sees_expired_events_as_deleted() {
         ("get", |store, now| store.get("shop", "a", now).is_err()),
         ("patch", |store, now| {
             let patch = ClientPatch { patch_type: PatchType::Merge, body: "{}".into() };
-            let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
-            let options = PatchOptions { writer, dry_run: false, validation: FieldValidation::Ignore };
-            store.patch("shop", "a", &patch, &options, now).is_err()
+            store.patch("shop", "a", &patch, &WriteOptions::new("m", ApiGroup::Core), now).is_err()
         }),
         ("create", |store, now| store.create(named("shop", "a"), now).is_ok()),
         ("update", |store, now| store.update("shop", "a", now, |_| ()).is_err()),
         ("delete", |store, now| store.delete("shop", "a", &DeleteOptions::default(), now).is_err()),
         ("replace", |store, now| {
             let event = Event { count: 7, ..named("shop", "a") };
-            let writer = Writer { manager: "m".into(), group: ApiGroup::Core };
-            store.replace(event, &UpdateOptions { writer, dry_run: false }, now).is_ok_and(|updated| updated.created)
+            let options = WriteOptions::new("m", ApiGroup::Core);
+            store.replace(event, &options, now).is_ok_and(|updated| updated.created)
         }),
         ("list", |store, now| store.list(None, &ListOptions::default(), now).unwrap().items.is_empty()),
         ("watch", |store, now| seen(store, &WatchOptions::default(), 2, now).0 == ["DELETED a 3 Normal"]),

@@ -9,9 +9,9 @@ use smol_str::SmolStr;
 use super::{Store, key_of, meta, single};
 use crate::clock::Now;
 use crate::event::patching::{self, Patched};
-use crate::event::{Event, ObjectMeta, Time, validate};
+use crate::event::{ApiGroup, Event, ObjectMeta, Time, validate};
 use crate::status::{Status, StatusDetails};
-use crate::upstream::{ClientPatch, DeleteOptions, Deleted, PatchOptions, UpdateOptions, Updated, Writer};
+use crate::upstream::{ClientPatch, DeleteOptions, Deleted, Updated, WriteOptions};
 
 impl Store {
     /// Deletes one event. An event with finalizers is only marked as deleted.
@@ -58,30 +58,30 @@ impl Store {
     /// # Errors
     /// 409 when the uid or the version is another one, 422 for changes that the API group forbids, 500 for a version
     /// that is not a number, and as [`Store::create`].
-    pub fn replace(&mut self, mut event: Event, options: &UpdateOptions, now: Now) -> Result<Updated, Status> {
+    pub fn replace(&mut self, mut event: Event, options: &WriteOptions, now: Now) -> Result<Updated, Status> {
         self.expire(now);
-        let writer = &options.writer;
+        let group = options.group;
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());
         let version = version(&event.metadata.resource_version)?;
         let uid = event.metadata.uid.clone();
         let Some(stored) = self.events.get(&key_of(&namespace, &name)) else {
             if !uid.is_empty() {
-                return Err(wrong_uid(writer, &event, ""));
+                return Err(wrong_uid(group, &event, ""));
             }
-            validate::create(writer.group, &event)?;
+            validate::create(group, &event)?;
             event.metadata.resource_version = SmolStr::default();
             let event = if options.dry_run { self.try_create(event, now)? } else { self.create(event, now)? };
             return Ok(Updated { event, created: true, warnings: Vec::new() });
         };
         let old = Arc::clone(&stored.event);
         if !uid.is_empty() && uid != old.metadata.uid {
-            return Err(wrong_uid(writer, &event, &old.metadata.uid));
+            return Err(wrong_uid(group, &event, &old.metadata.uid));
         }
         if version != 0 && version != stored.revision {
-            return Err(Status::outdated(writer.group.name(), &name));
+            return Err(Status::outdated(group.name(), &name));
         }
         meta::keep_server_owned(&mut event.metadata, &old.metadata);
-        validate::update(writer.group, &old, &event)?;
+        validate::update(group, &old, &event)?;
         let event = if options.dry_run { unstored(&old, event) } else { self.exchange(&old, event, now)? };
         Ok(Updated { event, created: false, warnings: Vec::new() })
     }
@@ -96,11 +96,11 @@ impl Store {
         namespace: &str,
         name: &str,
         patch: &ClientPatch,
-        options: &PatchOptions,
+        options: &WriteOptions,
         now: Now,
     ) -> Result<Patched, Status> {
         self.expire(now);
-        let group = options.writer.group;
+        let group = options.group;
         let stored = self.events.get(&key_of(namespace, name));
         let stored = stored.ok_or_else(|| Status::not_found(group.name(), "events", name))?;
         let (old, revision) = (Arc::clone(&stored.event), stored.revision);
@@ -170,7 +170,7 @@ fn check_preconditions(options: &DeleteOptions, name: &str, event: &Event) -> Re
     }
 }
 
-fn wrong_uid(writer: &Writer, event: &Event, found: &str) -> Status {
+fn wrong_uid(group: ApiGroup, event: &Event, found: &str) -> Status {
     let text = format!("the uid of the stored event is {found:?}, not {:?}", event.metadata.uid);
-    Status::conflict(writer.group.name(), &event.metadata.name, &text)
+    Status::conflict(group.name(), &event.metadata.name, &text)
 }

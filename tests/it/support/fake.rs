@@ -17,8 +17,7 @@ use eventweir::outbox::DIGEST_REASON;
 use eventweir::status::{Status, StatusDetails};
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{
-    Apiserver, ClientPatch, DeleteOptions, ListOptions, Metrics, PatchOptions, UpdateOptions, Upstream, Writer,
-    apiserver,
+    Apiserver, ClientPatch, DeleteOptions, ListOptions, Metrics, Upstream, WriteOptions, apiserver,
 };
 use http::{Method, Response};
 use kube::client::Body;
@@ -129,7 +128,7 @@ struct Request {
     reading: Reading,
     dry_run: bool,
     /// A patch and its options.
-    patch: Option<(ClientPatch, PatchOptions)>,
+    patch: Option<(ClientPatch, WriteOptions)>,
 }
 
 impl FakeApiserver {
@@ -432,7 +431,7 @@ impl FakeApiserver {
         let (namespace, name) = (&request.namespace, &request.name);
         if let Some((patch, options)) = &request.patch {
             let patched = state.store.patch(namespace, name, patch, options, now)?;
-            return Ok(shown(options.writer.group, patched.event));
+            return Ok(shown(options.group, patched.event));
         }
         let event = match *method {
             Method::POST => {
@@ -445,8 +444,7 @@ impl FakeApiserver {
             }
             Method::GET => state.store.get(namespace, name, now)?,
             Method::PUT => {
-                let writer = Writer { manager: "fake".into(), group: request.group };
-                let options = UpdateOptions { writer, dry_run: request.dry_run };
+                let options = WriteOptions { dry_run: request.dry_run, ..WriteOptions::new("fake", request.group) };
                 state.store.replace(request.event.clone().unwrap(), &options, now)?.event
             }
             Method::DELETE if name.is_empty() => {
@@ -518,9 +516,7 @@ impl Request {
             let content_type = head.headers["content-type"].to_str().unwrap();
             let is_apply = content_type == "application/apply-patch+yaml";
             let patch_type = if is_apply { PatchType::Merge } else { PatchType::named(content_type).unwrap() };
-            let writer = Writer { manager: "fake".into(), group };
-            let options = PatchOptions { writer, dry_run, validation: FieldValidation::Warn };
-            (ClientPatch { patch_type, body }, options)
+            (ClientPatch { patch_type, body }, WriteOptions { dry_run, ..WriteOptions::new("fake", group) })
         });
         let manager =
             query.split('&').find_map(|pair| pair.strip_prefix("fieldManager=")).unwrap_or_default().to_owned();

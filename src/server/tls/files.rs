@@ -1,5 +1,6 @@
 //! Reads the files of the settings and builds the rustls configuration.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Read as _;
 use std::ops::Range;
 use std::path::Path;
@@ -49,9 +50,6 @@ impl Part {
     }
 }
 
-/// Digest of the contents of all files.
-pub(super) type Digest = [u8; 32];
-
 /// A usable configuration.
 pub(super) struct Loaded {
     pub(super) config: Arc<ServerConfig>,
@@ -89,17 +87,13 @@ impl Contents {
         Self { pair, client_ca }
     }
 
-    /// Returns a digest that is equal for equal contents and equal faults.
-    pub(super) fn digest(&self) -> Digest {
-        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    /// Returns a hash that is equal for equal contents and equal faults.
+    pub(super) fn hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
         for content in self.pair.iter().flatten().chain(&self.client_ca) {
-            let bytes = content.as_ref().map_or_else(|fault| fault.reason.as_bytes(), Vec::as_slice);
-            context.update(&bytes.len().to_le_bytes());
-            context.update(bytes);
+            content.as_ref().map_or_else(|fault| fault.reason.as_bytes(), Vec::as_slice).hash(&mut hasher);
         }
-        let mut digest = Digest::default();
-        digest.copy_from_slice(context.finish().as_ref());
-        digest
+        hasher.finish()
     }
 
     /// Builds the rustls configuration.

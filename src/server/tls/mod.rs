@@ -33,7 +33,7 @@ use super::newest::Newest;
 use super::{LogPause, PeerCertificate};
 use crate::clock::Now;
 use crate::metrics::Registrar;
-use files::{Contents, Digest, Loaded};
+use files::{Contents, Loaded};
 
 /// Timeout of a handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -115,8 +115,8 @@ pub struct Tls(Arc<Inner>);
 struct Inner {
     settings: Settings,
     config: ArcSwap<ServerConfig>,
-    /// Digest of the files as last read, usable or not, and the seconds in which the active certificate is used.
-    read: Mutex<(Digest, Option<Range<i64>>)>,
+    /// Hash of the files as last read, usable or not, and the seconds in which the active certificate is used.
+    read: Mutex<(u64, Option<Range<i64>>)>,
     /// Running handshakes.
     handshakes: Newest,
     timeout: Duration,
@@ -157,13 +157,13 @@ impl Tls {
     /// All faults.
     pub fn new(settings: Settings, limits: Limits, now: Now, metrics: Metrics) -> Result<Self, Vec<FileError>> {
         let contents = Contents::read(&settings);
-        let digest = contents.digest();
+        let hash = contents.hash();
         let Loaded { config, expires, used, doubts } = contents.load(&settings, now)?;
         metrics.active(expires, &doubts);
         Ok(Self(Arc::new(Inner {
             settings,
             config: ArcSwap::new(config),
-            read: Mutex::new((digest, used)),
+            read: Mutex::new((hash, used)),
             handshakes: Newest::new(limits.at_once),
             timeout: limits.timeout,
             metrics,
@@ -175,12 +175,12 @@ impl Tls {
     pub fn reread(&self, now: Now) {
         let Inner { settings, config, read, metrics, .. } = &*self.0;
         let (contents, mut read) = (Contents::read(settings), read.lock());
-        let digest = contents.digest();
+        let hash = contents.hash();
         let is_old = read.1.as_ref().is_some_and(|used| !used.contains(&now.wall_seconds()));
-        if digest == read.0 && !is_old {
+        if hash == read.0 && !is_old {
             return;
         }
-        read.0 = digest;
+        read.0 = hash;
         match contents.load(settings, now) {
             Ok(Loaded { config: new, expires, used, doubts }) => {
                 config.store(new);

@@ -47,26 +47,24 @@ impl Packed {
 
 /// Known names. At the limit the least recently used name is evicted.
 #[derive(Debug)]
-pub(super) struct AliasTable {
-    known: Mutex<Known>,
-    max: NonZeroUsize,
-}
+pub(super) struct AliasTable(Mutex<Known>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Known {
     // LIMIT: `max_aliases` names, and `BYTES_A_NAME` times `max_aliases` bytes; the newest event is kept even if it
     // alone is larger.
     names: LruMap<Packed>,
     bytes: usize,
+    max: usize,
 }
 
 impl Known {
     /// Stores an event. Returns the replaced and evicted ones, for the caller to free outside of the lock.
-    fn put(&mut self, key: Key, packed: Packed, max: NonZeroUsize) -> Vec<Packed> {
+    fn put(&mut self, key: Key, packed: Packed) -> Vec<Packed> {
         self.bytes = self.bytes.saturating_add(packed.size());
         let mut gone: Vec<Packed> = self.names.put(key, packed).into_iter().collect();
         let mut bytes = self.bytes.saturating_sub(gone.iter().map(Packed::size).sum());
-        while self.names.len() > max.get() || bytes > max.get().saturating_mul(BYTES_A_NAME) && self.names.len() > 1 {
+        while self.names.len() > self.max || bytes > self.max.saturating_mul(BYTES_A_NAME) && self.names.len() > 1 {
             let Some((_, oldest)) = self.names.pop_lru() else { break };
             bytes = bytes.saturating_sub(oldest.size());
             gone.push(oldest);
@@ -78,24 +76,24 @@ impl Known {
 
 impl AliasTable {
     pub(super) fn new(max: NonZeroUsize) -> Self {
-        Self { known: Mutex::default(), max }
+        Self(Mutex::new(Known { names: LruMap::default(), bytes: 0, max: max.get() }))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.known.lock().names.len()
+        self.0.lock().names.len()
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.known.lock().bytes
+        self.0.lock().bytes
     }
 
     pub(super) fn get(&self, key: Key) -> Option<Packed> {
-        self.known.lock().names.get(&key).cloned()
+        self.0.lock().names.get(&key).cloned()
     }
 
     pub(super) fn put(&self, key: Key, packed: Packed) {
-        let gone = self.known.lock().put(key, packed, self.max);
+        let gone = self.0.lock().put(key, packed);
         drop(gone);
     }
 
@@ -104,7 +102,7 @@ impl AliasTable {
     /// # Errors
     /// The entry, if it is another one.
     pub(super) fn replace(&self, key: Key, seen: Option<&Packed>, packed: Packed) -> Result<(), Option<Packed>> {
-        let mut known = self.known.lock();
+        let mut known = self.0.lock();
         let current = known.names.get(&key);
         let is_same = match (current, seen) {
             (Some(current), Some(seen)) => current.is(seen),
@@ -113,14 +111,14 @@ impl AliasTable {
         if !is_same {
             return Err(current.cloned());
         }
-        let gone = known.put(key, packed, self.max);
+        let gone = known.put(key, packed);
         drop(known);
         drop(gone);
         Ok(())
     }
 
     pub(super) fn remove(&self, key: Key) {
-        let mut known = self.known.lock();
+        let mut known = self.0.lock();
         let gone = known.names.pop(&key);
         known.bytes = known.bytes.saturating_sub(gone.as_ref().map_or(0, Packed::size));
         drop(known);

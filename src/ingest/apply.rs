@@ -19,7 +19,6 @@ use crate::upstream::WriteOptions;
 
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// Whether a patch of this media type is an apply.
 pub(super) fn is_apply(media: &str) -> bool {
     media.eq_ignore_ascii_case(APPLY)
 }

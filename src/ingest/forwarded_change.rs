@@ -45,7 +45,6 @@ pub struct Kept;
 
 #[derive(Debug)]
 struct Left {
-    /// The paused record.
     paused: Option<PausedRecord>,
     ingest: Ingest,
     change: Change,

@@ -34,7 +34,6 @@ pub struct Metrics {
 }
 
 labelled! {
-    /// Method of a request.
     enum RequestVerb {
         Delete = "delete",
         Get = "get",

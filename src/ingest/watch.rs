@@ -163,7 +163,6 @@ impl Stream {
     }
 }
 
-/// Returns the Content-Type of a stream.
 const fn content_type(format: AnswerFormat) -> HeaderValue {
     match format.media {
         Media::Json | Media::Yaml => HeaderValue::from_static("application/json"),

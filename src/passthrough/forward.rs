@@ -23,7 +23,6 @@ use crate::server::{FairPlace, Finite, Peer, Tunnel};
 use crate::status::Status;
 use crate::upstream::apiserver::{Forwarder, Outgoing, Standing, StreamPermit, may_be_proxied};
 
-/// Seconds after which a client may try again.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// How a request is sent on.

@@ -67,7 +67,6 @@ fn is_hop_by_hop(name: &HeaderName, listed: &[HeaderName]) -> bool {
     *name == CONNECTION || HOP_BY_HOP.contains(name) || listed.contains(name)
 }
 
-/// Removes the headers that are `dropped`.
 fn without(headers: HeaderMap, is_dropped: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     if !headers.keys().any(&is_dropped) {
         return headers;
@@ -91,7 +90,6 @@ fn listed(value: &HeaderValue) -> impl Iterator<Item = HeaderName> {
     names.filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
 }
 
-/// Whether the client asks for a protocol upgrade.
 pub(super) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE) && headers.get_all(CONNECTION).iter().flat_map(listed).any(|name| name == UPGRADE)
 }

@@ -28,7 +28,6 @@ pub struct Metrics {
     requests: [IntCounter; Kind::ALL.len()],
     /// Requests in flight to the apiserver, until the response body is sent, or all but its last bytes.
     pub(super) in_flight: IntGauge,
-    /// Open tunnels.
     pub(super) tunnels: IntGauge,
     pub(super) bytes: IntCounter,
 }

@@ -65,7 +65,6 @@ impl Tokens {
         self.accepts(token) || self.reviewed.lock().contains(&token)
     }
 
-    /// Notes a token that a review has accepted.
     pub(super) fn note_reviewed(&self, token: u64) {
         self.reviewed.lock().put(token, ());
     }

@@ -101,7 +101,6 @@ pub(super) async fn batch(State(ingest): State<Ingest>, head: RequestHead, body:
 
 struct Batch {
     ingest: Ingest,
-    /// When the client is answered.
     ack: Ack,
     /// The field manager of events that are not correlated.
     manager: SmolStr,

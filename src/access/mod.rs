@@ -341,7 +341,7 @@ impl Access {
             Ok((caller, ttl))
         };
         let key = key(self.0.secret, token);
-        self.cached(Review::Token, &self.0.tokens, ((key, key), || None), grace, question, read).await
+        self.cached(Review::Token, &self.0.tokens, (key, || key, || None), grace, question, read).await
     }
 
     /// Checks that the caller may do what it asks.
@@ -403,11 +403,6 @@ impl Access {
         self.decision(settings, caller, attributes, None).await
     }
 
-    /// Returns the key of a question about a caller's permission, and the key of the caller.
-    fn decision_key(&self, caller: &Caller, attributes: &Attributes) -> (u128, u128) {
-        (key(self.0.secret, (caller, attributes)), key(self.0.secret, caller))
-    }
-
     /// Returns the decision about a permission. In an outage, an accepting one about `instead` is used too.
     async fn decision(
         &self,
@@ -416,8 +411,8 @@ impl Access {
         attributes: &Attributes,
         instead: Option<&Attributes>,
     ) -> Result<Decision, Unanswered> {
-        let (key, caller_key) = self.decision_key(caller, attributes);
-        let instead = || instead.map(|instead| self.decision_key(caller, instead).0);
+        let about = |attributes| key(self.0.secret, (caller, attributes));
+        let instead = || instead.map(about);
         let AccessReview { allow_ttl, deny_ttl, .. } = settings.reviews;
         let grace = || settings.grace(attributes.purpose());
         let question = || reviews::access_question(caller, attributes);
@@ -426,7 +421,7 @@ impl Access {
             let ttl = if decision.allowed { allow_ttl } else { deny_ttl };
             Ok((decision, ttl))
         };
-        let keys = ((key, caller_key), instead);
+        let keys = (about(attributes), || key(self.0.secret, caller), instead);
         self.cached(Review::Access, &self.0.decisions, keys, grace, question, read).await
     }
 
@@ -437,7 +432,7 @@ impl Access {
         &self,
         review: Review,
         answers: &Arc<Answers<V>>,
-        ((key, caller), instead): ((u128, u128), impl Fn() -> Option<u128>),
+        (key, caller, instead): (u128, impl FnOnce() -> u128, impl Fn() -> Option<u128>),
         grace: impl FnOnce() -> Duration,
         question: impl FnOnce() -> Value,
         read: impl FnOnce(Value) -> Result<(V, Duration), NoAnswer> + Send + 'static,
@@ -455,7 +450,7 @@ impl Access {
             return Ok(answer);
         }
         metrics.count_miss(review, answers.len());
-        match answers.ask((key, caller), &self.0.clock, || self.asking(review, question(), read)).await {
+        match answers.ask((key, caller()), &self.0.clock, || self.asking(review, question(), read)).await {
             Err(unanswered @ (Unanswered::Away | Unanswered::Unevaluated)) => {
                 let now = self.0.clock.now().mono;
                 let expired = either(&|key| answers.expired(key, now, grace)).ok_or(unanswered)?;

@@ -122,16 +122,12 @@ async fn delete_one(
     }
     let record = paused.name();
     let deleted = match upstream.delete(namespace, &record, options).await {
-        Ok(deleted) => deleted,
+        Ok(deleted) => Ok(deleted),
         Err(status) if status.code == 404 && posted.is_some() && unconditional => {
-            // Deleted before, by another client.
-            if record == name && paused.is_stored() && !paused.is_unsettled() {
-                paused.forget();
-                ingest.0.aliases.remove(namespace, name);
-                return Err(status.into());
-            }
-            // Not yet created upstream. A client can delete an event whose create was answered with 201.
-            Deleted::Gone(SmolStr::default())
+            // Not yet created upstream: a client can delete an event whose create was answered with 201. Or deleted before,
+            // by another client.
+            let is_waiting = record != name || !paused.is_stored() || paused.is_unsettled();
+            if is_waiting { Ok(Deleted::Gone(SmolStr::default())) } else { Err(status.into()) }
         }
         Err(status) => {
             let mut refusal = ChangeRefusal::from(under(name, &record, status));
@@ -151,7 +147,7 @@ async fn delete_one(
     if record != name {
         delete_former(ingest, namespace, name).await?;
     }
-    Ok(deleted)
+    deleted
 }
 
 /// Answers a dry run: about the record that the DELETE would delete.

@@ -126,7 +126,7 @@ async fn delete_one(
         Err(status) if status.code == 404 && posted.is_some() && unconditional => {
             // Not yet created upstream: a client can delete an event whose create was answered with 201. Or deleted before,
             // by another client.
-            let is_waiting = record != name || !paused.is_stored() || paused.is_unsettled();
+            let is_waiting = record != name || paused.is_unsettled();
             if is_waiting { Ok(Deleted::Gone(SmolStr::default())) } else { Err(status.into()) }
         }
         Err(status) => {

@@ -95,19 +95,24 @@ fn a_record_whose_deletion_is_not_known_continues_without_what_the_deleted_event
 /// Fault: it was 200, although nothing was deleted.
 #[test]
 fn a_delete_of_a_record_that_another_replica_has_deleted_is_404() {
-    let steps = [
-        Step::Post { name: 1, kind: 0, group: Group::Core, more: 0 },
-        Step::Delete { replica: 0, name: 1, posts: 0, answer: Answer::Given },
-        Step::Post { name: 2, kind: 0, group: Group::Core, more: 0 },
-    ];
-    world::run(async {
-        let mut walk = Walk::begin(setup(), 1);
-        for step in steps {
-            walk.take(step).await;
-        }
-        walk.settle().await;
-        let before = walk.world.fake.events();
-        let reply = walk.process(1).send("DELETE", &format!("{EVENTS}/b"), JSON, String::new()).await;
-        assert_eq!((reply.status, walk.world.fake.events()), (404, before), "{}", reply.text);
-    });
+    for is_known in [false, true] {
+        let steps = [
+            Step::Post { name: 1, kind: 0, group: Group::Core, more: 0 },
+            Step::Delete { replica: 0, name: 1, posts: 0, answer: Answer::Given },
+            Step::Post { name: 2, kind: 0, group: Group::Core, more: 0 },
+        ];
+        world::run(async {
+            let mut walk = Walk::begin(setup(), 1);
+            for step in steps {
+                walk.take(step).await;
+            }
+            walk.settle().await;
+            if is_known {
+                walk.world.watch(1);
+            }
+            let before = walk.world.fake.events();
+            let reply = walk.process(1).send("DELETE", &format!("{EVENTS}/b"), JSON, String::new()).await;
+            assert_eq!((reply.status, walk.world.fake.events()), (404, before), "{is_known}: {}", reply.text);
+        });
+    }
 }

@@ -126,8 +126,8 @@ async fn delete_one(
         Err(status) if status.code == 404 && posted.is_some() && unconditional => {
             // Not yet created upstream: a client can delete an event whose create was answered with 201. Or deleted before,
             // by another client.
-            let is_waiting = record != name || paused.is_unsettled();
-            if is_waiting { Ok(Deleted::Gone(SmolStr::default())) } else { Err(status.into()) }
+            let is_waiting = paused.is_unsettled();
+            if is_waiting { Ok(Deleted::Gone(SmolStr::default())) } else { Err(under(name, &record, status).into()) }
         }
         Err(status) => {
             let mut refusal = ChangeRefusal::from(under(name, &record, status));
@@ -144,8 +144,8 @@ async fn delete_one(
     };
     paused.forget();
     ingest.0.aliases.remove(namespace, name);
-    if record != name {
-        delete_former(ingest, namespace, name).await?;
+    if record != name && delete_former(ingest, namespace, name).await? {
+        return Ok(deleted.unwrap_or_else(|_gone| Deleted::Gone(SmolStr::default())));
     }
     deleted
 }
@@ -186,25 +186,26 @@ fn is_unconditional(options: &DeleteOptions) -> bool {
 
 /// Deletes the record with the client's own name, after the alias's record was deleted. It exists if the client has
 /// changed its event, or had posted another one under that name. As `kubectl delete` expects, nothing of the name is
-/// left.
-async fn delete_former(ingest: &Ingest, namespace: &str, name: &str) -> Result<(), Status> {
+/// left. Returns whether it has existed.
+async fn delete_former(ingest: &Ingest, namespace: &str, name: &str) -> Result<bool, Status> {
     let upstream = &ingest.0.upstream;
     let paused = match ingest.pause_stored(namespace, name).await {
         Ok(paused) => paused,
-        Err(status) if status.code == 404 => return Ok(()),
+        Err(status) if status.code == 404 => return Ok(false),
         Err(status) => return Err(status),
     };
     if let Some(paused) = &paused {
         paused.quiet(QUIET).await;
     }
     let deleted = upstream.delete(namespace, name, &DeleteOptions::default()).await;
+    let has_existed = deleted.is_ok();
     let fault = deleted.err().filter(|status| status.code != 404);
     match (&fault, paused) {
         (None, Some(paused)) => paused.forget(),
         (Some(status), Some(paused)) if is_in_doubt(status) => paused.doubt(),
         _ => {}
     }
-    fault.map_or(Ok(()), Err)
+    fault.map_or(Ok(has_existed), Err)
 }
 
 /// `DELETE …/namespaces/{namespace}/events`

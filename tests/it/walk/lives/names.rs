@@ -98,6 +98,7 @@ fn a_delete_of_a_record_that_another_replica_has_deleted_is_404() {
     for is_known in [false, true] {
         let steps = [
             Step::Post { name: 1, kind: 0, group: Group::Core, more: 0 },
+            Step::Post { name: 3, kind: 0, group: Group::Core, more: 0 },
             Step::Delete { replica: 0, name: 1, posts: 0, answer: Answer::Given },
             Step::Post { name: 2, kind: 0, group: Group::Core, more: 0 },
         ];
@@ -111,8 +112,15 @@ fn a_delete_of_a_record_that_another_replica_has_deleted_is_404() {
                 walk.world.watch(1);
             }
             let before = walk.world.fake.events();
-            let reply = walk.process(1).send("DELETE", &format!("{EVENTS}/b"), JSON, String::new()).await;
-            assert_eq!((reply.status, walk.world.fake.events()), (404, before), "{is_known}: {}", reply.text);
+            for name in ["b", "d"] {
+                let reply = walk.process(1).send("DELETE", &format!("{EVENTS}/{name}"), JSON, String::new()).await;
+                assert_eq!(
+                    (reply.status, walk.world.fake.events()),
+                    (404, before.clone()),
+                    "{is_known}: {}",
+                    reply.text
+                );
+            }
         });
     }
 }

@@ -4,7 +4,9 @@
 //! A thread of its own writes, so that nothing waits for the reader of standard error.
 
 use std::io::{self, Write};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -15,6 +17,9 @@ use crate::config::{Log, LogFormat};
 
 /// LIMIT: lines that wait for the reader; further ones are left out, and the log says how many.
 const LINES: usize = 1024;
+
+/// How long the end of the program waits for the reader of its error. On a busy machine, a second was too short.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Changes the level of a running log. When dropped, waits up to a second until its lines are written.
 #[derive(Debug)]
@@ -75,8 +80,12 @@ pub fn report(error: &dyn std::error::Error) {
     }
     let mut text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
     text.push('\n');
-    let (mut lines, _until_written) = Output::start();
-    let _reader_gone = lines.write_all(text.as_bytes());
+    let (done, written) = mpsc::sync_channel(1);
+    thread::spawn(move || {
+        let _reader_gone = io::stderr().write_all(text.as_bytes());
+        let _waiting = done.send(());
+    });
+    let _in_time = written.recv_timeout(REPORT_TIMEOUT);
 }
 
 // === impl Output ===

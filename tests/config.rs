@@ -237,9 +237,6 @@ fn an_error_is_one_line_without_control_characters() {
     let expected =
         "eventweir.yaml:1: tls.certFile: `a\\n\\u{1b}[31mb` is given without keyFile; allowed: both, or neither";
     assert_eq!(error, expected);
-    // Fault: an empty text in a list was shown as an empty list.
-    let error = parse("auth: {policy: [{users: ['']}]}\n").unwrap_err().to_string();
-    assert!(error.contains("users: `['']` is not allowed"), "{error}");
 }
 
 /// Fault: a password in place of its hash was in the error.

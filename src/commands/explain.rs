@@ -332,6 +332,9 @@ pub(super) fn explained(document: &Value, width: usize) -> String {
 }
 
 /// Runs `tap`.
+///
+/// # Errors
+/// When the server does not answer.
 pub fn tap(tap: &Tap) -> Result<(), Error> {
     let (server, runtime) = Server::of(&tap.remote)?;
     let max_rate = Some(tap.max_rate.to_string());

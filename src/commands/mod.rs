@@ -110,6 +110,9 @@ impl Error {
 }
 
 /// Prints a message of clap: help and version exit 0, wrong flags 64.
+///
+/// # Errors
+/// When standard output cannot be written.
 pub fn usage(error: &clap::Error) -> Result<ExitCode, Error> {
     let printed = error.print();
     if error.use_stderr() { Ok(ExitCode::from(USAGE)) } else { printed.map_err(unwritten).map(|()| ExitCode::SUCCESS) }
@@ -187,6 +190,9 @@ fn rules(config: &config::Config, path: &Path) -> Result<(), Error> {
 }
 
 /// Runs `config-schema`.
+///
+/// # Errors
+/// When standard output cannot be written.
 pub fn config_schema() -> Result<(), Error> {
     print_document(&format!("{:#}\n", config::Config::json_schema()))
 }
@@ -215,6 +221,9 @@ async fn ask(uri: &str) -> Result<(http::StatusCode, Bytes), Box<dyn std::error:
 }
 
 /// Runs `completions SHELL`.
+///
+/// # Errors
+/// When standard output cannot be written.
 pub fn completions(shell: clap_complete::Shell, command: &mut clap::Command) -> Result<(), Error> {
     let mut script = Vec::new();
     clap_complete::generate(shell, command, "eventweir", &mut script);

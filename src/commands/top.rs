@@ -249,6 +249,9 @@ impl View {
 }
 
 /// Runs `top`.
+///
+/// # Errors
+/// When the server does not answer.
 pub fn top(top: &Top) -> Result<(), Error> {
     let (server, runtime) = Server::of(&top.remote)?;
     let is_live = std::io::stdout().is_terminal() && !top.once && top.output == Format::Table;

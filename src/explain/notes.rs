@@ -32,6 +32,7 @@ pub struct Arrival<'e> {
     pub event: &'e Event,
     /// Its message before it was combined.
     pub message: SmolStr,
+    /// Number of occurrences.
     pub number: u32,
 }
 
@@ -64,6 +65,7 @@ pub enum Received {
 #[expect(missing_docs, reason = "their names say it")]
 pub struct Ruling<'c> {
     pub verdict: Verdict,
+    /// Number of occurrences.
     pub number: u32,
     pub record: RecordId,
     pub kind: Kind,
@@ -87,6 +89,7 @@ pub struct Remark<'t> {
     pub verdict: Verdict,
     /// Its reason, if the verdict alone does not say it.
     pub why: &'static str,
+    /// Number of occurrences.
     pub number: u64,
     /// Their record, if they have one.
     pub record: Option<RecordId>,
@@ -99,6 +102,7 @@ pub struct Remark<'t> {
 #[expect(missing_docs, reason = "their names say it")]
 pub struct LostFolds {
     pub into: RecordId,
+    /// Number of occurrences.
     pub number: u64,
     /// The occurrences that the upstream shows, of those that the record has counted.
     pub settled: u64,

@@ -124,8 +124,8 @@ async fn delete_one(
     let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => Ok(deleted),
         Err(status) if status.code == 404 && posted.is_some() && unconditional => {
-            // Not yet created upstream: a client can delete an event whose create was answered with 201. Or deleted before,
-            // by another client.
+            // Not yet created upstream: a client can delete an event whose create was answered with 201. Or another
+            // client has deleted it before.
             let is_waiting = paused.is_unsettled();
             if is_waiting { Ok(Deleted::Gone(SmolStr::default())) } else { Err(under(name, &record, status).into()) }
         }

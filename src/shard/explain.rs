@@ -62,7 +62,7 @@ impl Shard {
         let fact_ref = self.explain.fact_ref(seen.event, now)?;
         let (why, text) = match answer {
             Some(Answer::Refused(refusal)) => (refusal.reason.label(), SmolStr::new(&refusal.status.message)),
-            // What is said about eventweir's own credentials is for its operator alone.
+            // A message about eventweir's own credentials is only for its operator.
             Some(Answer::Retry(retry)) if retry.fault == Fault::Unauthorized => {
                 (retry.fault.label(), SmolStr::default())
             }

@@ -14,8 +14,8 @@ fn full_name(event: &Event) -> (&str, &str) {
 }
 
 impl Shard {
-    /// Pauses the record of each event, as [`pause`](Self::pause) does by the event's own name. Without a key, the record
-    /// is searched `by` this way.
+    /// Pauses the record of each event, as [`pause`](Self::pause) does by the event's own name. Searches records
+    /// without a key `by` this way.
     fn pause_listed(&mut self, events: &[&Event], by: Lookup, now: Now, policy: &Policy) -> Vec<Option<Handle>> {
         let known = |event: &&Event| self.locate(event, &event.metadata.name, Lookup::Name, now, policy);
         let mut handles: Vec<Option<Handle>> = events.iter().map(known).collect();

@@ -286,12 +286,12 @@ async fn occurrences_waiting_for_the_upstream_show_since_when_it_is_down() {
     program.stop().await;
 }
 
-/// Fault: of a webhook that fails, only `server_error` was told.
+/// Fault: for a failing webhook, the answer was only `server_error`.
 #[tokio::test]
 async fn a_temporary_failure_is_explained_with_the_upstreams_newest_message() {
     for (code, said) in [
         (500, "(server_error): as the test asked. 1 occurrence waits for the next try."),
-        // Of eventweir's own credentials, callers are told nothing.
+        // Callers do not see messages about eventweir's own credentials.
         (401, "(unauthorized). 1 occurrence waits for the next try."),
     ] {
         let fake = FakeApiserver::manual();

@@ -193,8 +193,9 @@ pub(super) async fn admit(
     // stored without an answer.
     tokio::task::yield_now().await;
     let (answered, response) = match review {
-        Ok(Review { request, .. }) => {
-            let question = Question { ingest: &ingest, admitting, caller: request.user_info.clone().into(), began };
+        Ok(Review { mut request, .. }) => {
+            let caller = std::mem::take(&mut request.user_info).into();
+            let question = Question { ingest: &ingest, admitting, caller, began };
             let (answered, refusal) = question.judge(&request);
             (answered, answer(&request.uid, refusal.as_ref()))
         }

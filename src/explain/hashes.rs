@@ -25,6 +25,11 @@ pub struct Hashes {
 }
 
 impl Hashes {
+    /// Whether all parts but the message are equal.
+    pub(super) fn are_of_one_fact(self, other: Self) -> bool {
+        self == Self { message: self.message, ..other }
+    }
+
     /// Hashes the parts of an event.
     pub fn new(secret: KeySecret, event: &Event) -> Self {
         Self::with(secret, event, &event.message)

@@ -115,7 +115,7 @@ impl Runs {
         let repeat = arrival.repeat();
         if repeat.is_none() || repeat != run.repeat {
             let hashes = Hashes::with(secret, event, message);
-            if run.of.hashes != (Hashes { message: run.of.hashes.message, ..hashes }) {
+            if !run.of.hashes.are_of_one_fact(hashes) {
                 return None;
             }
             if hashes.message != run.message && !run.of.messages.has(hashes.message) {

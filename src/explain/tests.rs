@@ -52,23 +52,6 @@ fn remark(
     store.remark(fact_ref, Remark { verdict, why, number, record, text: "" }, now);
 }
 
-#[test]
-fn a_series_of_failures_has_the_newest_text() {
-    let mut store = store(1_000_000);
-    let event = event(0, "R", "m");
-    accept(&mut store, &event, 7, 0);
-    for (at, text) in [(1, "request 1 failed"), (2, "request 2 failed"), (3, "")] {
-        let fact_ref = store.fact_ref(&event, Now::at(at)).unwrap();
-        let remark =
-            Remark { verdict: Verdict::Failed, why: "server_error", number: 0, record: Some(RecordId(7)), text };
-        store.remark(fact_ref, remark, Now::at(at));
-    }
-    let history = store.histories().next().unwrap();
-    let failed: Vec<_> = history.decisions.iter().filter(|decision| decision.verdict == Verdict::Failed).collect();
-    assert_eq!(failed.len(), 1);
-    assert_eq!((failed[0].time, failed[0].last, failed[0].text.as_str()), (1, 3, "request 2 failed"));
-}
-
 /// Notes that the upstream has stored a record with this count, and one more occurrence than before.
 fn written(store: &mut Store, event: &Event, record: u64, kind: Kind, count: i64, now: Now) {
     let (record, fact_ref) = (RecordId(record), store.fact_ref(event, now).unwrap());
@@ -267,6 +250,23 @@ fn a_failure_after_a_write_begins_another_series() {
     let history = store.histories().next().unwrap();
     let failed = history.decisions.iter().filter(|decision| decision.verdict == Verdict::Failed);
     assert_eq!(failed.map(|decision| decision.time).collect::<Vec<_>>(), [1, 9]);
+}
+
+#[test]
+fn a_series_of_failures_has_the_newest_text() {
+    let mut store = store(1_000_000);
+    let event = event(0, "R", "m");
+    accept(&mut store, &event, 7, 0);
+    for (at, text) in [(1, "request 1 failed"), (2, "request 2 failed"), (3, "")] {
+        let fact_ref = store.fact_ref(&event, Now::at(at)).unwrap();
+        let remark =
+            Remark { verdict: Verdict::Failed, why: "server_error", number: 0, record: Some(RecordId(7)), text };
+        store.remark(fact_ref, remark, Now::at(at));
+    }
+    let history = store.histories().next().unwrap();
+    let failed: Vec<_> = history.decisions.iter().filter(|decision| decision.verdict == Verdict::Failed).collect();
+    assert_eq!(failed.len(), 1);
+    assert_eq!((failed[0].time, failed[0].last, failed[0].text.as_str()), (1, 3, "request 2 failed"));
 }
 
 /// Fault: in an outage, the tries of five records pushed all other decisions out, and each was said to be the first.

@@ -102,6 +102,13 @@ pub struct Retry {
     pub cause: SmolStr,
 }
 
+impl Retry {
+    /// A failure without further circumstances.
+    pub const fn new(fault: Fault, applied: Applied) -> Self {
+        Self { after: None, applied, fault, cause: SmolStr::new_static("") }
+    }
+}
+
 /// Whether an unacknowledged write may have been executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
@@ -130,13 +137,6 @@ labelled! {
         BadAnswer = "bad_answer",
         /// An answer that is not an API server's or not one to this request, such as a proxy's page or a redirect.
         NotApiserver = "not_apiserver",
-    }
-}
-
-impl Retry {
-    /// A failure without further circumstances.
-    pub const fn new(fault: Fault, applied: Applied) -> Self {
-        Self { after: None, applied, fault, cause: SmolStr::new_static("") }
     }
 }
 

@@ -24,6 +24,16 @@ pub(super) struct Total {
     is_news: bool,
     /// By the count of an object without its line. A writer that ignores lines may have added to that count.
     implied: i32,
+    /// When its event was deleted. Other records may still have the line from before, which says nothing of the
+    /// client's next event.
+    deleted: i32,
+}
+
+impl Total {
+    /// Returns the largest total that is known, unless none is.
+    fn known(self) -> Option<i32> {
+        Some(self.stated.max(self.implied)).filter(|total| *total > 0)
+    }
 }
 
 impl Shard {
@@ -32,7 +42,7 @@ impl Shard {
     pub fn counted_under(&mut self, event: &Event, name: &str, now: Now, policy: &Policy) -> i64 {
         let (source, checksum) = (self.secret.source(event), line_checksum(event));
         let read = self.lines.get(&self.secret.line(source, &event.metadata.namespace, name, checksum));
-        let read = read.map(|total| total.stated.max(total.implied));
+        let read = read.and_then(|total| total.known());
         let Some(correlator) = self.sources.peek(&source) else { return read.unwrap_or(0).into() };
         let (mut line, mut count) = (read, None);
         for Candidate { observation, .. } in correlator.candidates(event, now, policy.select(event)) {
@@ -91,8 +101,7 @@ impl Shard {
             (Some(Total { stated: total @ 1.., .. }), _) => *total,
             // The name is not a client's, unless it is from before a reload.
             (_, Naming::Deterministic) => return,
-            (Some(known), Naming::Client) => known.implied,
-            (None, Naming::Client) => decision.known.count,
+            (known, Naming::Client) => known.and_then(|total| total.known()).unwrap_or(decision.known.count),
         };
         self.outbox.put_line(decision.record, ClientLine { name, checksum, total });
     }
@@ -132,7 +141,8 @@ impl Shard {
         let (namespace, checksum) = (&object.metadata.namespace, line_checksum(object));
         let own = |name: &SmolStr, total| ClientLine { name: name.clone(), checksum, total };
         for line in [own(&tracked.name, tracked.count), own(&object.metadata.name, count)] {
-            if !self.lines.contains(&self.secret.line(source, namespace, &line.name, checksum)) {
+            let key = self.secret.line(source, namespace, &line.name, checksum);
+            if self.lines.peek(&key).is_none_or(|total| total.known().is_none()) {
                 self.imply_line(source, namespace, &line);
             }
         }
@@ -147,11 +157,19 @@ impl Shard {
         }
     }
 
+    /// Notes that a client's event is deleted: its next event under the name counts from 0.
+    pub(super) fn end_line(&mut self, key: Key) {
+        let known = self.lines.pop(&key).map_or(0, |total| total.deleted.max(total.stated).max(total.implied));
+        if known > 0 {
+            self.change(key, |total| total.deleted = known);
+        }
+    }
+
     /// Stores a line that was read. Its total only grows.
     pub(super) fn put_line(&mut self, source: Key, namespace: &str, line: &ClientLine) {
         let key = self.secret.line(source, namespace, &line.name, line.checksum);
         self.change(key, |total| {
-            if line.total > total.stated {
+            if line.total > total.stated.max(total.deleted) {
                 total.stated = line.total;
                 // A line may say no more than an object without it did: another client's write has added it.
                 total.is_news |= line.total > total.implied;

@@ -312,8 +312,7 @@ impl PausedRecord {
     pub fn forget(mut self) {
         let line = self.line;
         let waiting = self.end(|shard, handle, now| {
-            // The client's next event under the name counts from 0.
-            shard.lines.pop(&line);
+            shard.end_line(line);
             shard.forget_record(handle, now)
         });
         self.shards.dismiss(&waiting);

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use super::support::app::{Program, start_before};
 use super::support::fake::{FakeApiserver, Fault};
 use super::support::http::{Client, EVENTS, Reply};
-use growth::{Growth, Shape};
+use growth::{Growth, Message, Shape};
 use model::{Certainty, Group, KINDS, KindId, Model, NameId, Style, kind_of, shown};
 
 const BATCH: &str = "/eventweir/v1/events";
@@ -436,6 +436,24 @@ fn the_repeat_of_a_delete_deletes_no_other_event_of_the_name() {
         generated(3),
         post(4, 4),
         Step::Delete { name: 4, answer: Answer::Lost },
+    ];
+    walk(2, steps);
+}
+
+/// Fault: the line of the deleted event, which another record still has, was taken for news of the next event of the
+/// name, and one of its occurrences did not count.
+#[test]
+fn a_line_from_before_a_delete_does_not_count_for_the_next_event_of_the_name() {
+    let growth = Growth { by: 1, message: Message::Changed, shape: Shape::Whole, group: Group::Core };
+    let steps = vec![
+        post(0, 3),
+        Step::Patch { name: 0, growth },
+        Step::PostGenerated { kind: 0, group: Group::Core, total: 1 },
+        post(0, 0),
+        Step::Delete { name: 0, answer: Answer::Given },
+        Step::Pass { seconds: 5 },
+        post(0, 4),
+        Step::Batch(vec![(0, 3, 2)]),
     ];
     walk(2, steps);
 }

@@ -158,15 +158,20 @@ async fn dry_run(
     options: &DeleteOptions,
 ) -> Result<Deleted, Status> {
     let find = |by| posted.and_then(|posted| ingest.0.shards.find_named(posted, by));
+    let upstream = &ingest.0.upstream;
     let delete = async |found: Option<Found>| {
         let record = found.as_ref().map_or(name, |found| &found.name);
-        match ingest.0.upstream.delete(namespace, record, options).await {
-            // Not yet created upstream.
-            Err(status) if status.code == 404 && found.is_some() && is_unconditional(options) => {
-                Ok(Deleted::Gone(SmolStr::default()))
-            }
-            deleted => deleted.map_err(|status| under(name, record, status)),
-        }
+        let deleted = upstream.delete(namespace, record, options).await;
+        let deleted = match found.as_ref().filter(|_found| is_unconditional(options)) {
+            Some(found) if deleted.as_ref().is_err_and(|status| status.code == 404) => match found.unsettled {
+                // Not yet created upstream.
+                Some(_) => Ok(Deleted::Gone(SmolStr::default())),
+                None if record != name => upstream.delete(namespace, name, options).await,
+                None => deleted,
+            },
+            _ => deleted,
+        };
+        deleted.map_err(|status| under(name, record, status))
     };
     let found = find(Lookup::Alias);
     let may_be_combined = found.is_none();

@@ -256,6 +256,23 @@ mod tests {
         }
     }
 
+    /// Fault: it was said to be unwritten, because nothing counts under its new tag.
+    #[test]
+    fn a_restored_digest_that_is_written_is_settled() {
+        let (now, policy) = (Now::at(1), Policy::default());
+        let [mut earlier, mut later] = [shard(), shard()];
+        earlier.keep_journal();
+        later.identify("me");
+        earlier.identify("it");
+        assert!(earlier.accept(about("web-0"), 3, now, &policy).is_ok());
+        let (_, entry) = earlier.take_changes().records.pop().unwrap();
+        later.restore(Entry { kind: Kind::Digest, ..(*entry.unwrap()).clone() }, now, &policy);
+        let now = Now::at(100_000_000_000);
+        assert_eq!(later.write_all(now).len(), 1);
+        let record = explained(&mut later, "web-0", &policy, now).records.remove(0);
+        assert_eq!((record.form, record.state, record.count), ("digest", "settled", Some(3)));
+    }
+
     /// Returns a shard with `explain` and digests.
     fn shard() -> Shard {
         let mut settings = Settings::default();

@@ -243,7 +243,8 @@ impl Shard {
                 Some(view) if view.is_in_flight => "in-flight",
                 Some(view) if view.waiting > 0 => "waiting",
                 _ if summary.is_some_and(|summary| summary.lost.is_some()) => "ended",
-                _ if kept.kind.folds() && summary.is_some_and(|summary| summary.settled == 0) => "unwritten",
+                // What an earlier process has counted is shown too, but not under this one's tag.
+                _ if known.count == 0 && summary.is_some_and(|summary| summary.settled == 0) => "unwritten",
                 _ if known.is_gone => "gone",
                 _ if !known.stored && (known.has_ended || kept.kind.folds() && summary.is_none()) => "ended",
                 _ if known.stored => "settled",

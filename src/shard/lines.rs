@@ -109,6 +109,9 @@ impl Shard {
     /// Reads the client lines of an upstream object. Records are tracked per source, so all lines of a record are of
     /// clients with the object's own source. Any writer may have set others.
     pub(super) fn read_lines(&mut self, object: &Event) {
+        if self.is_deleted(object) {
+            return;
+        }
         let (source, namespace) = (self.secret.source(object), object.metadata.namespace.as_str());
         if let Some(count) = self.outbox.clients_series(object) {
             let key = self.secret.line(source, namespace, &object.metadata.name, line_checksum(object));
@@ -119,8 +122,11 @@ impl Shard {
         }
         let mut has_own = false;
         for line in ClientLine::on(object) {
-            has_own |= line.name == object.metadata.name;
-            self.put_line(source, namespace, &line);
+            let is_own = line.name == object.metadata.name;
+            has_own |= is_own;
+            if is_own || !self.is_of_deleted(source, namespace, &line) {
+                self.put_line(source, namespace, &line);
+            }
         }
         // Where writes carry lines, the client of the object's name has counted all of it if there is none.
         if !has_own && self.outbox.writes_lines() {
@@ -159,17 +165,23 @@ impl Shard {
 
     /// Notes that a client's event is deleted: its next event under the name counts from 0.
     pub(super) fn end_line(&mut self, key: Key) {
-        let known = self.lines.pop(&key).map_or(0, |total| total.deleted.max(total.stated).max(total.implied));
+        let known = self.lines.pop(&key).map_or(0, |total| total.deleted.max(total.stated));
         if known > 0 {
             self.change(key, |total| total.deleted = known);
         }
+    }
+
+    /// Whether a line on a record of another name may be from before its client's event was deleted.
+    fn is_of_deleted(&self, source: Key, namespace: &str, line: &ClientLine) -> bool {
+        let key = self.secret.line(source, namespace, &line.name, line.checksum);
+        self.lines.peek(&key).is_some_and(|total| line.total <= total.deleted)
     }
 
     /// Stores a line that was read. Its total only grows.
     pub(super) fn put_line(&mut self, source: Key, namespace: &str, line: &ClientLine) {
         let key = self.secret.line(source, namespace, &line.name, line.checksum);
         self.change(key, |total| {
-            if line.total > total.stated.max(total.deleted) {
+            if line.total > total.stated {
                 total.stated = line.total;
                 // A line may say no more than an object without it did: another client's write has added it.
                 total.is_news |= line.total > total.implied;
@@ -261,6 +273,29 @@ mod tests {
         };
         assert_eq!(counted("shop", i32::MAX), (0, None));
         assert_eq!(counted("kubelet", 7), (7, Some(7)));
+    }
+
+    /// Fault: the totals of a deleted event's successor did not count as news, if another replica had counted them.
+    #[test]
+    fn after_a_delete_old_lines_are_those_on_other_records() {
+        let event = Event { reason: "BackOff".into(), ..Event::default() };
+        let named = |name: &str, line: &str| {
+            let mut object = event.clone();
+            object.metadata.name = name.into();
+            let line = format!("{line} {:08x} a 9", line_checksum(&event)).into();
+            object.metadata.rare.get_or_insert_default().annotations.insert("line.eventweir/00".into(), line);
+            object
+        };
+        for (read, known) in [(named("b", "5"), None), (named("b", "6"), Some(6)), (named("a", "4"), Some(4))] {
+            let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+            shard.read_lines(&named("a", "5"));
+            let client = named("a", "0");
+            assert_eq!(shard.line_of(&client), Some(5));
+            let source = shard.secret.source(&client);
+            shard.end_line(shard.secret.line(source, "", "a", line_checksum(&client)));
+            shard.read_lines(&read);
+            assert_eq!(shard.line_of(&client), known);
+        }
     }
 
     /// Fault: the client of the older event counted its whole total again.

@@ -331,10 +331,6 @@ impl Outbox {
     fn send(&mut self, id: RecordId, now: Now) -> Option<Write> {
         let record = self.records.get_mut(&id)?;
         let call = record.upstream.call(now.mono)?;
-        // What came since another process, or its client, has sent the create waits for a write of its own.
-        if !record.is_inherited && !matches!(record.upstream, UpstreamState::Admitted { .. }) {
-            self.tickets.send(id);
-        }
         record.paid = true;
         record.next_write = now.mono.after(self.settings.interval(record.kind));
         let group = self.settings.group.of(&record.event);
@@ -348,6 +344,10 @@ impl Outbox {
         let event = Event { count: i32::try_from(count).unwrap_or(i32::MAX), ..record.event.clone() };
         if matches!(call, Call::Create | Call::Patch) {
             record.sent = Mark { count, tag: record.total };
+            // What came since another process, or its client, has sent the create waits for a write of its own.
+            if !record.is_inherited && !matches!(record.upstream, UpstreamState::Admitted { .. }) {
+                self.tickets.send(id);
+            }
         }
         let tag = record.tag.as_ref().map(|tag| (tag.clone(), tag::value(record.total, now)));
         let (namespace, name) = (event.metadata.namespace.clone(), event.metadata.name.clone());

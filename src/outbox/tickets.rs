@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::clock::Now;
     use crate::correlator::{Messages, Rate};
-    use crate::outbox::{Answer, Offer, Request, Settings};
+    use crate::outbox::{Answer, Applied, Fault, Offer, Request, Retry, Settings};
 
     #[test]
     fn a_client_that_gives_up_leaves_nothing_behind_even_when_its_record_has_folded() {
@@ -113,6 +113,36 @@ mod tests {
             outbox.give_up(RecordId(number), Ticket(number));
         }
         assert!(outbox.tickets.0.is_empty());
+    }
+
+    /// Fault: clients whose occurrences came after a create that was refused at last were told that they were refused,
+    /// although they were written then.
+    #[test]
+    fn a_refused_create_refuses_only_what_it_has_carried() {
+        let mut outbox = Outbox::new(Settings::default(), 0);
+        outbox.identify("a");
+        let mut occur = |outbox: &mut Outbox, number| {
+            outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, Now::at(0));
+            outbox.await_write(RecordId(1), Ticket(number), OnTaken::Rename);
+        };
+        let status = Box::new(crate::status::Status::bad_request("no"));
+        let refusal = Refusal { reason: crate::ledger::LostReason::Invalid, status };
+        let in_doubt = Answer::Retry(Retry::new(Fault::Timeout, Applied::Perhaps));
+        occur(&mut outbox, 0);
+        for (second, answer) in [(0, in_doubt), (10, Answer::Refused(refusal)), (20, Answer::Missing)] {
+            let now = Now::at(second * 1_000_000_000);
+            let write = outbox.next_write(now).unwrap();
+            assert_eq!(outbox.settle(write.record, answer, now).resolved, []);
+        }
+        occur(&mut outbox, 1);
+        let late = Now::at(200_000_000_000);
+        let write = outbox.next_write(late).unwrap();
+        assert!(matches!(write.request, Request::Read { .. }));
+        let settlement = outbox.settle(write.record, Answer::Missing, late);
+        let resolved: Vec<_> = settlement.resolved.iter().map(|(ticket, _)| ticket.0).collect();
+        assert_eq!((resolved, settlement.lost.unwrap().1.total()), (vec![0], 1));
+        let write = outbox.next_write(Now::at(300_000_000_000)).unwrap();
+        assert!(matches!(write.request, Request::Create { .. }));
     }
 
     /// Fault: a client was told that its occurrence was written, when a write of an earlier process was.

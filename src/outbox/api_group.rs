@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use super::tag::has_any_tag;
 use crate::clock::Now;
 use crate::correlator::Patch;
 use crate::event::{ApiGroup, Event, EventSource, Time, conversion};
@@ -51,9 +52,10 @@ pub fn count(stored: &Event) -> i32 {
 }
 
 /// Returns the count of the series that a client has written itself beside the count (admission). Through events.k8s.io,
-/// the series is the record's.
+/// the series is the record's, and so is one that this process or another has written that way.
 pub(super) fn clients_series(group: ApiGroup, stored: &Event) -> Option<i32> {
-    stored.series.as_ref().filter(|_| group == ApiGroup::Core).map(|series| series.count)
+    let is_records = group == ApiGroup::Events || stored.count == 0 && has_any_tag(stored);
+    stored.series.as_ref().filter(|_| !is_records).map(|series| series.count)
 }
 
 /// Returns the event as it is created through `group`.
@@ -95,6 +97,20 @@ mod tests {
             };
             assert_eq!(written(0, i32::MAX), i32::MAX);
             assert_eq!([10, 20, 30].map(|second| written(second, 1)), expected);
+        }
+    }
+
+    /// Fault: after a change of `upstream.group` to core/v1, the record's series was taken for its client's own, and the
+    /// client's next totals brought nothing.
+    #[test]
+    fn a_series_without_a_count_is_its_clients_only_without_a_tag() {
+        for (count, tag, clients) in [(0, None, Some(9)), (0, Some("1@1"), None), (4, Some("1@1"), Some(9))] {
+            let series = Some(EventSeries { count: 9, last_observed_time: None });
+            let mut event = Event { count, series, ..Event::default() };
+            let tag = tag.map(|tag| ("tally.eventweir/me.0.1".into(), tag.into()));
+            event.metadata.rare.get_or_insert_default().annotations.extend(tag);
+            let read = [ApiGroup::Core, ApiGroup::Events].map(|group| clients_series(group, &event));
+            assert_eq!(read, [clients, None]);
         }
     }
 

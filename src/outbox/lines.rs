@@ -56,8 +56,13 @@ impl ClientLine {
 
     /// Returns the lines of an object upstream.
     pub fn on(object: &Event) -> impl Iterator<Item = Self> {
-        let annotations = object.metadata.rare.iter().flat_map(|rare| &rare.annotations);
-        annotations.filter(|(slot, _)| slot.starts_with(LINE_PREFIX)).filter_map(|(_, value)| Self::parse(value))
+        values(object).filter_map(Self::parse)
+    }
+
+    /// Whether the lines of an object are as new as its count. A process that writes none leaves older ones there.
+    pub fn are_current(object: &Event) -> bool {
+        let count = api_group::count(object);
+        values(object).any(|value| name_and_count(value).is_some_and(|(_, with)| with.parse() == Ok(count)))
     }
 
     fn parse(value: &str) -> Option<Self> {
@@ -125,12 +130,17 @@ pub(super) fn surplus(object: &Event) -> Vec<SmolStr> {
 /// Whether a writer that ignores lines has set the count of `object`: the line of its name states another one, or no
 /// client has a line.
 pub fn is_set_without_lines(object: &Event) -> bool {
-    let annotations = object.metadata.rare.iter().flat_map(|rare| &rare.annotations);
-    let mut lines = annotations.filter(|(slot, _)| slot.starts_with(LINE_PREFIX)).map(|(_, value)| value).peekable();
+    let mut lines = values(object).peekable();
     lines.peek().is_none()
         || lines
             .filter(|value| is_named(value, &object.metadata.name))
             .any(|value| name_and_count(value).is_some_and(|(_, count)| count.parse() != Ok(object.count)))
+}
+
+/// Returns the values of the annotations of an object that are lines.
+fn values(object: &Event) -> impl Iterator<Item = &str> {
+    let annotations = object.metadata.rare.iter().flat_map(|rare| &rare.annotations);
+    annotations.filter(|(slot, _)| slot.starts_with(LINE_PREFIX)).map(|(_, value)| value.as_str())
 }
 
 fn is_named(value: &str, name: &str) -> bool {

@@ -63,7 +63,8 @@ impl Shard {
         let ObjectMeta { namespace, name, .. } = &event.metadata;
         let source = self.secret.source(event);
         let total = self.lines.get(&self.secret.line(source, namespace, name, line_checksum(event)))?;
-        total.is_news.then_some(total.stated)
+        // Without lines, no request of the client would end the news.
+        (total.is_news && self.outbox.writes_lines()).then_some(total.stated)
     }
 
     /// Sets the line of a client back to the total of `event`, because its later total was refused in the answer.
@@ -120,8 +121,8 @@ impl Shard {
                 total.stated = total.stated.max(count);
             });
         }
-        let mut has_own = false;
-        for line in ClientLine::on(object) {
+        let (mut has_own, is_current) = (false, self.outbox.writes_lines() || ClientLine::are_current(object));
+        for line in ClientLine::on(object).filter(|_line| is_current) {
             let is_own = line.name == object.metadata.name;
             has_own |= is_own;
             if is_own || !self.is_of_deleted(source, namespace, &line) {
@@ -256,6 +257,7 @@ mod tests {
     #[test]
     fn an_object_states_lines_of_its_own_source_only() {
         let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+        shard.identify("me");
         let event = |component: &str, name: &str| {
             let mut event = Event { reason: "BackOff".into(), ..Event::default() };
             event.source.component = component.into();
@@ -288,6 +290,7 @@ mod tests {
         };
         for (read, known) in [(named("b", "5"), None), (named("b", "6"), Some(6)), (named("a", "4"), Some(4))] {
             let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+            shard.identify("me");
             shard.read_lines(&named("a", "5"));
             let client = named("a", "0");
             assert_eq!(shard.line_of(&client), Some(5));
@@ -295,6 +298,21 @@ mod tests {
             shard.end_line(shard.secret.line(source, "", "a", line_checksum(&client)));
             shard.read_lines(&read);
             assert_eq!(shard.line_of(&client), known);
+        }
+    }
+
+    /// Fault: after a change to `upstream.writes: plain`, the lines of the exact process, which nothing replaces, were
+    /// believed for ever.
+    #[test]
+    fn without_lines_of_its_own_a_process_believes_those_of_the_present_count() {
+        for (count, counted) in [(8, 5), (14, 14)] {
+            let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+            let (client, policy, now) = (Event { count, ..Event::default() }, Policy::default(), Now::at(0));
+            let mut object = client.clone();
+            let line = format!("5 {:08x}  8", line_checksum(&client)).into();
+            object.metadata.rare.get_or_insert_default().annotations.insert("line.eventweir/00".into(), line);
+            shard.apply_watch(&object, now, &policy);
+            assert_eq!((shard.counted_under(&client, "", now, &policy), shard.line_of(&client)), (counted, None));
         }
     }
 

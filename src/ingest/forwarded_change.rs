@@ -99,8 +99,8 @@ impl Retried {
                 // Unread, the record continues, as after a change by another writer.
                 let Ok(stored) = ingest.0.upstream.get(&namespace, &name).await else { return };
                 let created = (code == StatusCode::CREATED && line == Line::Stated).then_some(Line::Created);
-                if line == Line::Unstated {
-                    ingest.0.aliases.relabel(&namespace, &name, &stored, line);
+                if paused.stated(&stored, line) == Line::Unstated {
+                    ingest.0.aliases.relabel(&namespace, &name, &stored, Line::Unstated);
                 } else {
                     ingest.0.aliases.insert(&stored);
                 }

@@ -87,8 +87,8 @@ impl Ingest {
         let Some(stated) = stated.filter(|_| is_final && is_in_doubt(status)) else { return };
         let Ok(found) = self.0.upstream.get(namespace, &paused.name()).await else { return };
         if [aliases::total(&found), aliases::line(&found)].contains(&stated) {
+            self.0.aliases.relabel(namespace, name, &found, paused.stated(&found, Line::Stated));
             paused.follow(&found, Line::Stated);
-            self.0.aliases.relabel(namespace, name, &found, Line::Stated);
             ack::followed(self).await;
         }
     }

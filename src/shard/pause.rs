@@ -41,6 +41,8 @@ pub struct Handle {
     pub name: SmolStr,
     /// Whether the upstream is known to hold it.
     pub stored: bool,
+    /// The count that it is known to show there, if it is not in the outbox.
+    shown: Option<i64>,
 }
 
 /// Interval between two checks whether a record's request is still in flight.
@@ -95,7 +97,7 @@ impl Shard {
         let seen = self.outbox.view(record)?;
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         let stored = seen.shown.is_some();
-        Some(Handle { source, key: None, record, object, name: name.into(), stored })
+        Some(Handle { source, key: None, record, object, name: name.into(), stored, shown: None })
     }
 
     pub(super) fn locate(&self, event: &Event, name: &str, by: Lookup, now: Now, policy: &Policy) -> Option<Handle> {
@@ -106,13 +108,14 @@ impl Shard {
             && let Some(record) = self.outbox.digest(event, name)
         {
             let name = name.into();
-            return Some(Handle { source, key: None, record, object, name, stored: true });
+            return Some(Handle { source, key: None, record, object, name, stored: true, shown: None });
         }
         let (key, observation, seen) = self.resolve(event, name, by, now, policy)?;
         let (record, key) = (observation.record, Some(key));
         let (name, stored) = seen
             .map_or((&observation.name, observation.stored), |seen| (&seen.event.metadata.name, seen.shown.is_some()));
-        Some(Handle { source, key, record, object, name: name.clone(), stored })
+        let shown = seen.is_none().then_some(observation.count.into());
+        Some(Handle { source, key, record, object, name: name.clone(), stored, shown })
     }
 
     /// Returns the record that `name` refers to: the one of that name, otherwise the first that counts the event.
@@ -288,6 +291,14 @@ impl PausedRecord {
     /// Whether the record has occurrences that wait, or a write in doubt.
     pub fn is_unsettled(&self) -> bool {
         self.shards.look(self.shard, |shard| shard.outbox.unsettled(self.handle.record).is_some())
+    }
+
+    /// Returns what a change to `stored` states about the total of the client whose name it is: nothing, if it leaves the
+    /// count that the upstream is known to show. That total may include occurrences that wait, and others may count.
+    pub fn stated(&self, stored: &Event, line: Line) -> Line {
+        let Handle { record, shown, .. } = self.handle;
+        let shown = self.shards.look(self.shard, |shard| shard.outbox.view(record).map_or(shown, |seen| seen.shown));
+        if shown == Some(outbox::count(stored).into()) { Line::Unstated } else { line }
     }
 
     /// Whether `stored`, the upstream's event of the record's name, is of the record.

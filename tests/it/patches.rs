@@ -45,6 +45,36 @@ async fn shared_record(fake: &FakeApiserver) -> (Program, Client, String, String
     (program, client, mine, yours)
 }
 
+/// Fault: the count that another client had left as it was became the total of the event's client, whose next totals
+/// brought again what waited.
+#[tokio::test]
+async fn a_change_that_keeps_the_count_keeps_the_clients_total() {
+    for (method, fault) in [("PUT", Fault::None), ("PUT", Fault::After(500)), ("PATCH", Fault::None)] {
+        let fake = FakeApiserver::new(Clock::manual(START));
+        let program = start_before(&fake, "outbox: {coalesceInterval: 1h}\n").await;
+        let (client, event) = (&mut program.client().await, plain());
+        client.post(&event).await;
+        program.settle().await;
+        let name = &event.metadata.name;
+        assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 5})).await.0, 200);
+        let stored = fake.events().remove(0);
+        assert_eq!(stored.count, 1, "four wait");
+        fake.plan(move |seen| if seen.method == method { fault } else { Fault::None });
+        let code = if method == "PUT" {
+            let json = [("Content-Type", "application/json")];
+            client.send("PUT", &format!("{EVENTS}/{name}"), &json, &json_of(&stored)).await.status
+        } else {
+            let same = json!([{"op": "replace", "path": "/count", "value": 1}]);
+            patch(client, name, JSON, &same).await.0
+        };
+        assert_eq!(code, if fault == Fault::None { 200 } else { 500 });
+        fake.plan(|_| Fault::None);
+        assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 6})).await.0, 200);
+        program.stop().await;
+        assert_eq!(fake.shown(), 6, "{method}, {fault:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_label_is_set_on_a_shared_record_under_either_clients_name() {
     let fake = FakeApiserver::new(Clock::manual(START));

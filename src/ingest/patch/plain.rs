@@ -22,21 +22,22 @@ pub(super) async fn apply(
 ) -> Result<Patched, Status> {
     let (group, stated) = (options.group, stated(&patch));
     let patched = on_record(ingest, (namespace, name), &patch, &options, stated).await;
-    let mut patched = patched.map_err(|status| as_asked(group, name, status))?;
+    let (mut patched, line) = patched.map_err(|status| as_asked(group, name, status))?;
     patched.event.metadata.name = name.into();
     if !options.dry_run {
-        ingest.0.aliases.relabel(namespace, name, &patched.event, stated.0);
+        ingest.0.aliases.relabel(namespace, name, &patched.event, line);
     }
     Ok(patched)
 }
 
+/// Returns the patched record, and what the patch states about the total of the name's client.
 async fn on_record(
     ingest: &Ingest,
     (namespace, name): (&str, &str),
     patch: &ClientPatch,
     options: &WriteOptions,
-    (line, total): (Line, Option<i64>),
-) -> Result<Patched, Status> {
+    (stated, total): (Line, Option<i64>),
+) -> Result<(Patched, Line), Status> {
     let (upstream, shards) = (&ingest.0.upstream, &ingest.0.shards);
     let posted = ingest.0.aliases.get(namespace, name);
     let found = posted.as_ref().filter(|_| options.dry_run).and_then(|posted| shards.find_named(posted, Lookup::Alias));
@@ -55,7 +56,7 @@ async fn on_record(
             }
             answer => answer,
         };
-        return patched.map_err(|status| under(name, &stored_name, status));
+        return patched.map(|patched| (patched, stated)).map_err(|status| under(name, &stored_name, status));
     };
     let stored_name = paused.name();
     let patch = renamed(patch, name, &stored_name);
@@ -66,7 +67,7 @@ async fn on_record(
             owed_total = Some(aliases::total(&owed));
             (write_patched(ingest, &owed, &patch, options).await, Line::Created)
         }
-        answer => (answer, line),
+        answer => (answer, stated),
     };
     let patched = match patched {
         Err(status) => {
@@ -75,9 +76,10 @@ async fn on_record(
         }
         Ok(patched) => patched,
     };
+    let stated = paused.stated(&patched.event, stated);
     paused.follow(&patched.event, line);
     ack::followed(ingest).await;
-    Ok(patched)
+    Ok((patched, stated))
 }
 
 /// Patches an event that is not yet created upstream, and writes it.

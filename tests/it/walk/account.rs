@@ -260,14 +260,15 @@ impl Account {
     }
 
     /// Notes that a client has set the count of the event of its name, while the upstream showed `stored`. A count from
-    /// there to what GET has shown leaves the others waiting.
+    /// there to what GET has shown leaves the others waiting. The same count says nothing about the client's total.
     pub(super) fn set(&mut self, name: &str, kind: KindId, count: i32, stored: i64) {
         let live = self.live(kind);
         let live = if (stored..=live).contains(&count.into()) { live } else { count.into() };
         self.forget_lines(kind);
         let remembered = std::mem::take(&mut self.kinds[kind].remembered);
         self.kinds[kind] = Tally { own: live, is_counted_here: true, remembered, ..Tally::default() };
-        self.tell(name, Client { kind, total: count, has_series: false });
+        let total = self.known(name).filter(|_| i64::from(count) == stored).map_or(count, |known| known.total);
+        self.tell(name, Client { kind, total, has_series: false });
         self.unsure.insert((name.to_owned(), line(kind)));
         self.used.insert((name.to_owned(), line(kind)));
     }

@@ -221,12 +221,14 @@ impl Model {
     }
 
     /// Notes a PUT of the event that GET has shown for the name, while the upstream showed `stored` occurrences. A count
-    /// from there to what GET has shown leaves the others waiting.
+    /// from there to what GET has shown leaves the others waiting. The same count says nothing about the client's total.
     pub(super) fn put(&mut self, name: &str, kind: KindId, count: i32, stored: i64) {
         if !(stored..=self.live[kind]).contains(&count.into()) {
             self.live[kind] = count.into();
         }
-        self.known.insert(name.to_owned(), Known { kind, total: count, has_series: false });
+        if i64::from(count) != stored {
+            self.known.insert(name.to_owned(), Known { kind, total: count, has_series: false });
+        }
         self.told.insert((name.to_owned(), line(kind)));
     }
 

@@ -19,7 +19,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::record::{Kind, Record};
 use super::usage::Usage;
-use super::{Outbox, api_group};
+use super::{Outbox, api_group, tag};
 use crate::correlator::{NAME_BYTES_MAX, RecordId};
 use crate::event::{ApiGroup, Event};
 
@@ -57,6 +57,13 @@ impl ClientLine {
     /// Returns the lines of an object upstream.
     pub fn on(object: &Event) -> impl Iterator<Item = Self> {
         values(object).filter_map(Self::parse)
+    }
+
+    /// Whether the client of an object's name has counted all of it in one process: the process has omitted its line.
+    pub fn is_omitted(object: &Event) -> bool {
+        let (mut tags, count) = (tag::tags(object), u64::try_from(api_group::count(object)));
+        let is_all = |(tag, _): (&SmolStr, _)| tag::count(object, tag) == count.ok();
+        values(object).next().is_none() && tags.next().is_some_and(is_all) && tags.next().is_none()
     }
 
     /// Whether the lines of an object are as new as its count. A process that writes none leaves older ones there.

@@ -132,7 +132,9 @@ impl Shard {
         // Where writes carry lines, the client of the object's name has counted all of it if there is none.
         if !has_own && self.outbox.writes_lines() {
             let line = ClientLine { total: outbox::count(object), ..ClientLine::of(object) };
-            if line.total > 1 {
+            if line.total > 1 && ClientLine::is_omitted(object) {
+                self.put_line(source, namespace, &line);
+            } else if line.total > 1 {
                 self.imply_line(source, namespace, &line);
             }
         }
@@ -298,6 +300,27 @@ mod tests {
             shard.end_line(shard.secret.line(source, "", "a", line_checksum(&client)));
             shard.read_lines(&read);
             assert_eq!(shard.line_of(&client), known);
+        }
+    }
+
+    /// Fault: what another replica had counted alone, without a line, was no news, and the client's next total here
+    /// brought it again.
+    #[test]
+    fn what_another_replica_has_counted_alone_is_news() {
+        for (tags, news) in [(&["50@1"][..], Some(50)), (&["49@1"], None), (&["50@1", "0@1"], None), (&[], None)] {
+            let mut shard = Shard::new(KeySecret(1, 2), Settings::default(), 1);
+            shard.identify("me");
+            let (policy, now) = (Policy::default(), Now::at(0));
+            let client = |count| Event { count, ..Event::default() };
+            shard.accept(client(3), 3, now, &policy).unwrap();
+            let mut object = client(50);
+            let tags = tags.iter().enumerate().map(|(at, tag)| (format!("tally.eventweir/it.0.{at}"), *tag));
+            let annotations = &mut object.metadata.rare.get_or_insert_default().annotations;
+            annotations.extend(tags.map(|(name, tag)| (name.into(), tag.into())));
+            shard.read_lines(&object);
+            assert_eq!(shard.line_of(&client(51)), news);
+            shard.accept(client(51), 1, now, &policy).unwrap();
+            assert_eq!(shard.line_of(&client(52)), None);
         }
     }
 

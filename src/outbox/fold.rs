@@ -307,24 +307,6 @@ mod tests {
         assert_eq!(pending(&shard).len(), 2, "the first, and the digest of the others");
     }
 
-    #[test]
-    fn a_digest_that_a_client_deletes_is_gone_with_what_it_counts() {
-        let (mut shard, policy) = budgeted(1, 3);
-        let now = Now::at(1_000_000_000);
-        let fold = |shard: &mut Shard, numbers: std::ops::Range<usize>| {
-            accept(shard, numbers, now, &policy);
-            let digest = shard.pending().find(|(event, _)| event.reason == DIGEST_REASON);
-            digest.map(|(event, waiting)| (event.clone(), waiting)).unwrap()
-        };
-        let (digest, waiting) = fold(&mut shard, 0..20);
-        let handle = shard.pause(&digest, &digest.metadata.name, Lookup::Name, now, &policy).unwrap();
-        shard.forget_record(&handle, now);
-        assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), waiting);
-        let (next, waiting) = fold(&mut shard, 20..30);
-        assert_ne!(next.metadata.name, digest.metadata.name);
-        assert!(waiting <= 10 && shard.balance().is_exact(), "{waiting}");
-    }
-
     /// Accepts the events of these numbers.
     fn accept(shard: &mut Shard, numbers: std::ops::Range<usize>, now: Now, policy: &Policy) {
         for number in numbers {

@@ -431,7 +431,8 @@ fn grouped(process: &Process, ledger: &Ledger, suppressed: u64) {
         let explain::Totals { received, rejected, shown, folded, dropped, lost, .. } = group.totals;
         let settled = shown + folded + lost;
         // One from the spool is received, and a later one counts in the same group.
-        let settled = if group.reason == DIGEST_REASON { settled.min(received) } else { settled };
+        let is_summary = group.reason == DIGEST_REASON || group.kind == "Namespace";
+        let settled = if is_summary { settled.min(received) } else { settled };
         [all[0] + received, all[1] + rejected, all[2] + settled, all[3] + dropped]
     });
     let [received, rejected, settled, dropped] = all;

@@ -148,12 +148,17 @@ mod tests {
             }
             let (_, entry) = earlier.take_changes().records.pop().unwrap();
             let held = arrives.then(|| event(1));
-            for mut shard in [earlier, shard("later")] {
+            // Another record has shown the second later process that tags are kept.
+            let mut proven = shard("later");
+            let other = Event { reason: "Other".into(), ..event(1) };
+            proven.accept(other, 1, now, &Policy::default()).unwrap();
+            proven.write_all(now);
+            for (mut shard, others) in [(earlier, 0), (shard("later"), 0), (proven, 1)] {
                 if !shard.owes() {
                     shard.restore((*entry.clone().unwrap()).clone(), now, &Policy::default());
                 }
                 assert_eq!(settled(&mut shard, held.clone()), 1 + repeats, "{arrives}");
-                assert_eq!(shard.balance().ledger.total_written(), u64::try_from(1 + repeats).unwrap());
+                assert_eq!(shard.balance().ledger.total_written(), u64::try_from(1 + repeats).unwrap() + others);
             }
         }
     }

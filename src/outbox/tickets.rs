@@ -121,7 +121,7 @@ mod tests {
     fn a_refused_create_refuses_only_what_it_has_carried() {
         let mut outbox = Outbox::new(Settings::default(), 0);
         outbox.identify("a");
-        let mut occur = |outbox: &mut Outbox, number| {
+        let occur = |outbox: &mut Outbox, number| {
             outbox.offer(Offer::of(1, None), Event { count: 1, ..Event::default() }, Now::at(0));
             outbox.await_write(RecordId(1), Ticket(number), OnTaken::Rename);
         };

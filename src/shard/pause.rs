@@ -293,8 +293,8 @@ impl PausedRecord {
         self.shards.look(self.shard, |shard| shard.outbox.unsettled(self.handle.record).is_some())
     }
 
-    /// Returns what a change to `stored` states about the total of the client whose name it is: nothing, if it leaves the
-    /// count that the upstream is known to show. That total may include occurrences that wait, and others may count.
+    /// Returns what a change to `stored` states about the total of the name's client: nothing if it leaves the count that
+    /// the upstream is known to show. The client's total may have more, which waits, or less, if others count too.
     pub fn stated(&self, stored: &Event, line: Line) -> Line {
         let Handle { record, shown, .. } = self.handle;
         let shown = self.shards.look(self.shard, |shard| shard.outbox.view(record).map_or(shown, |seen| seen.shown));

@@ -103,7 +103,7 @@ async fn delete_one(
         },
         paused => paused,
     };
-    let Some(paused) = paused else {
+    let Some(mut paused) = paused else {
         let stored_name = posted
             .and_then(|posted| ingest.0.shards.find_named(&posted, Lookup::Alias))
             .map_or_else(|| name.into(), |found| found.name);
@@ -194,12 +194,12 @@ fn is_unconditional(options: &DeleteOptions) -> bool {
 /// left. Returns whether it has existed.
 async fn delete_former(ingest: &Ingest, namespace: &str, name: &str) -> Result<bool, Status> {
     let upstream = &ingest.0.upstream;
-    let paused = match ingest.pause_stored(namespace, name).await {
+    let mut paused = match ingest.pause_stored(namespace, name).await {
         Ok(paused) => paused,
         Err(status) if status.code == 404 => return Ok(false),
         Err(status) => return Err(status),
     };
-    if let Some(paused) = &paused {
+    if let Some(paused) = &mut paused {
         paused.quiet(QUIET).await;
     }
     let deleted = upstream.delete(namespace, name, &DeleteOptions::default()).await;
@@ -305,10 +305,10 @@ async fn delete_page(
         Err(status) if status.code == 403 => Vec::new(),
         Err(status) => return Err(status),
     };
-    let paused = ingest.pause_listed(namespace, &listed);
+    let mut paused = ingest.pause_listed(namespace, &listed);
     drop(listed);
     let quiet = async {
-        for paused in &paused {
+        for paused in &mut paused {
             paused.quiet(QUIET).await;
         }
     };

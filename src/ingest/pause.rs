@@ -28,7 +28,7 @@ impl Ingest {
                 paused => paused.or_else(none_if_missing)?,
             },
         };
-        let Some(paused) = paused else { return Ok(None) };
+        let Some(mut paused) = paused else { return Ok(None) };
         paused.quiet(QUIET).await;
         if self.has_its_name(namespace, &paused).await? {
             return Ok(Some(paused));
@@ -38,8 +38,8 @@ impl Ingest {
         }
         // It was deleted upstream and owes nothing, so it is not created again. The client's name may be another
         // event's.
-        let other = self.pause_stored(namespace, name).await.or_else(none_if_missing)?;
-        if let Some(other) = &other {
+        let mut other = self.pause_stored(namespace, name).await.or_else(none_if_missing)?;
+        if let Some(other) = &mut other {
             other.quiet(QUIET).await;
         }
         Ok(other)

@@ -229,6 +229,8 @@ pub struct PausedRecord {
     by: Lookup,
     /// The client's line under the requested name.
     line: Key,
+    /// The count that the upstream was known to show before the client's request, if that is known.
+    shown: Option<i64>,
 }
 
 impl Shards {
@@ -250,7 +252,7 @@ impl Shards {
     ) -> PausedRecord {
         let secret = self.0.secret;
         let line = secret.line(secret.source(event), &event.metadata.namespace, name, line_checksum(event));
-        PausedRecord { shards: self.clone(), shard, handle, has_ended: false, by, line }
+        PausedRecord { shards: self.clone(), shard, handle, has_ended: false, by, line, shown: None }
     }
 
     /// Returns the record that a client's name refers to, for the event that the client was shown under it: as
@@ -294,11 +296,9 @@ impl PausedRecord {
     }
 
     /// Returns what a change to `stored` states about the total of the name's client: nothing if it leaves the count that
-    /// the upstream is known to show. The client's total may have more, which waits, or less, if others count too.
+    /// the upstream was known to show. The client's total may have more, which waits, or less, if others count too.
     pub fn stated(&self, stored: &Event, line: Line) -> Line {
-        let Handle { record, shown, .. } = self.handle;
-        let shown = self.shards.look(self.shard, |shard| shard.outbox.view(record).map_or(shown, |seen| seen.shown));
-        if shown == Some(outbox::count(stored).into()) { Line::Unstated } else { line }
+        if self.shown == Some(outbox::count(stored).into()) { Line::Unstated } else { line }
     }
 
     /// Whether `stored`, the upstream's event of the record's name, is of the record.
@@ -310,13 +310,15 @@ impl PausedRecord {
     /// Waits until no request of the record is in flight, so that the client's request comes after it.
     ///
     /// LIMIT: waits for at most `limit`; a create that hangs for longer may still be executed after a delete.
-    pub async fn quiet(&self, limit: Duration) {
+    pub async fn quiet(&mut self, limit: Duration) {
         let quiet = async {
             while self.shards.look(self.shard, |shard| shard.outbox.is_in_flight(self.handle.record)) {
                 tokio::time::sleep(LOOK).await;
             }
         };
         let _in_time = tokio::time::timeout(limit, quiet).await;
+        let Handle { record, shown, .. } = self.handle;
+        self.shown = self.shards.look(self.shard, |shard| shard.outbox.view(record).map_or(shown, |seen| seen.shown));
     }
 
     /// Forgets the deleted record.

@@ -5,10 +5,11 @@ use std::num::NonZeroUsize;
 
 use super::super::super::support::fake::Fault;
 use super::super::super::support::http::EVENTS;
+use super::super::growth::{Growth, Message, Shape};
 use super::super::model::Group;
 use super::super::process::{Setup, Writes};
 use super::super::world;
-use super::changes::{Answer, Form};
+use super::changes::{Answer, Form, Set};
 use super::{JSON, Step, Walk, walk};
 
 fn setup() -> Setup {
@@ -90,6 +91,18 @@ fn a_record_whose_deletion_is_not_known_continues_without_what_the_deleted_event
     let pass = |milliseconds| Step::Pass { milliseconds };
     let steps = vec![post(3), pass(20), Step::DeleteUpstream { kind: 3 }, post(0), post(3), pass(3000)];
     walk(setup, 1, steps);
+}
+
+/// A PUT of what GET has shown states the client's total, also if the watch shows it before the answer comes.
+#[test]
+fn a_put_that_the_watch_shows_first_states_its_clients_total() {
+    let growth = Growth { by: 1, message: Message::Kept, shape: Shape::Strategic, group: Group::Core };
+    let steps = vec![
+        Step::Post { name: 0, kind: 0, group: Group::Core, more: 0 },
+        Step::Set { name: 0, posts: 1, set: Set::Shown, form: Form::Strategic },
+        Step::Patch { name: 0, growth },
+    ];
+    walk(Setup { replicas: 1, spool: false, configuration: Setup::plain(2), ..setup() }, 1, steps);
 }
 
 /// Fault: it was 200, although nothing was deleted.

@@ -504,6 +504,18 @@ async fn an_admission_review_that_waits_for_its_caller_is_late() {
     assert_eq!((answered("begun"), identified()), (1.0, 2.0));
 }
 
+/// Fault: with `Retry-After` the API server asked again after a second, and the write waited for its `timeoutSeconds`.
+#[tokio::test]
+async fn a_refused_admission_review_is_not_asked_again() {
+    let path = "/eventweir/v1/admit";
+    let mut guarded = Guarded::with_tokens(reviews(), &["apiserver"]);
+    guarded.face = guarded.face.admitting(ingest::Admission::default());
+    guarded.reviewer.lock().is_down = true;
+    let body = review("bob", "CREATE", None, Some(&event("node-1", "web-1", "A", "m")), false).to_string();
+    let answer = guarded.send(request("POST", path, "apiserver", &body)).await;
+    assert_eq!((answer.code(), answer.retry), (503, None));
+}
+
 #[tokio::test]
 async fn a_certificate_identifies_its_caller() {
     let settings = Settings { certificates: true, ..reviews() };

@@ -359,23 +359,31 @@ mod tests {
         (shard, policy, digest, handle)
     }
 
-    /// Fault: a digest that a client's DELETE without an answer had deleted was created again, with all it had counted.
+    /// Faults: a digest that a client's DELETE without an answer had deleted was created again, with all it had counted.
+    /// It took in what came before the read, and that was lost with it.
     #[test]
     fn a_digest_found_deleted_is_not_created_again() {
-        let (mut shard, policy, digest, handle) = held_digest();
-        let now = Now::at(1_000_000_000);
-        shard.doubt(&handle, now);
-        let now = Now::at(102_000_000_000);
-        let write = shard.next_write(now).unwrap();
-        assert!(matches!(&write.request, Request::Read { name, .. } if *name == digest.metadata.name), "{write:?}");
-        shard.settle(write.record, Answer::Missing, now);
-        // With the first record.
-        assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 11);
-        accept(&mut shard, 30..40, now, &policy);
-        let created = shard.write_all(Now::at(203_000_000_000)).pop().unwrap();
-        assert_ne!(created.metadata.name, digest.metadata.name);
-        assert_eq!(created.count, 10);
-        assert!(shard.balance().is_exact());
+        for is_busy in [false, true] {
+            let (mut shard, policy, digest, handle) = held_digest();
+            let now = Now::at(1_000_000_000);
+            shard.doubt(&handle, now);
+            if is_busy {
+                accept(&mut shard, 30..40, now, &policy);
+            }
+            let now = Now::at(102_000_000_000);
+            let write = shard.next_write(now).unwrap();
+            assert!(matches!(&write.request, Request::Read { name, .. } if *name == digest.metadata.name), "{write:?}");
+            shard.settle(write.record, Answer::Missing, now);
+            // With the first record.
+            assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 11);
+            if !is_busy {
+                accept(&mut shard, 30..40, now, &policy);
+            }
+            let created = shard.write_all(Now::at(203_000_000_000)).pop().unwrap();
+            assert_ne!(created.metadata.name, digest.metadata.name);
+            assert_eq!(created.count, 10);
+            assert!(shard.balance().is_exact());
+        }
     }
 
     /// Fault: the next fold wrote the count without another writer's part.

@@ -165,6 +165,7 @@ impl Outbox {
     }
 
     /// Ends a pause after a client's DELETE that got no answer: the record is read first, and forgotten if it is gone.
+    /// What comes next begins another record, or another digest.
     /// Returns `false` for a record that the upstream is not known to hold, which can be forgotten at once.
     pub fn doubt(&mut self, id: RecordId, now: Now) -> bool {
         self.note(id);
@@ -177,6 +178,7 @@ impl Outbox {
             Phase::InFlight(sent) => sent.is_overtaken = true,
             Phase::Cooling | Phase::Queued(_) | Phase::Staged(_) | Phase::Backoff(_) => {}
         }
+        self.drop_digest(id);
         self.resume(id, now);
         true
     }

@@ -333,7 +333,11 @@ impl Outbox {
         let feedback = record.feedback(id, settled);
         if left > 0 {
             record.sent = Mark { count: record.sent.count, tag: record.settled() };
-            self.set_record_timer(id);
+            if self.draining {
+                self.enqueue(id, now);
+            } else {
+                self.set_record_timer(id);
+            }
             if is_switched {
                 // The spool's entry still has the earlier tag.
                 self.hold_until_kept(id);
@@ -417,6 +421,20 @@ mod tests {
         let id = outbox.next_write(Now::at(HOUR / 2)).unwrap().record;
         assert!(outbox.settle(id, OVERLOADED, Now::at(2 * HOUR)).lost.is_some());
         assert!(outbox.has_changes());
+    }
+
+    /// Fault: what had come after a refused write waited for the coalescing interval, beyond the drain's deadline.
+    #[test]
+    fn in_a_drain_the_rest_of_a_refused_record_is_tried_at_once() {
+        let mut outbox =
+            Outbox::new(Settings { coalesce_interval: std::time::Duration::from_secs(60), ..Settings::default() }, 0);
+        offer(&mut outbox, (1, 1), Now::at(0));
+        let id = outbox.next_write(Now::at(0)).unwrap().record;
+        offer(&mut outbox, (1, 1), Now::at(0));
+        outbox.drain(Now::at(0));
+        let status = Box::new(Status::bad_request("no"));
+        outbox.settle(id, Answer::Refused(Refusal { reason: LostReason::Invalid, status }), Now::at(0));
+        assert!(outbox.next_write(Now::at(0)).is_some());
     }
 
     /// Fault: a record that was not tried during an outage was lost at the first 429 after it.

@@ -123,17 +123,14 @@ impl Shard {
         }
         let (mut has_own, is_current) = (false, self.outbox.writes_lines() || ClientLine::are_current(object));
         for line in ClientLine::on(object).filter(|_line| is_current) {
-            let is_own = line.name == object.metadata.name;
-            has_own |= is_own;
-            if is_own || !self.is_of_deleted(source, namespace, &line) {
-                self.put_line(source, namespace, &line);
-            }
+            has_own |= line.name == object.metadata.name;
+            self.put_line(source, &object.metadata, &line);
         }
         // Where writes carry lines, the client of the object's name has counted all of it if there is none.
         if !has_own && self.outbox.writes_lines() {
             let line = ClientLine { total: outbox::count(object), ..ClientLine::of(object) };
             if line.total > 1 && ClientLine::is_omitted(object) {
-                self.put_line(source, namespace, &line);
+                self.put_line(source, &object.metadata, &line);
             } else if line.total > 1 {
                 self.imply_line(source, namespace, &line);
             }
@@ -151,7 +148,7 @@ impl Shard {
         let own = |name: &SmolStr, total| ClientLine { name: name.clone(), checksum, total };
         for line in [own(&tracked.name, tracked.count), own(&object.metadata.name, count)] {
             let key = self.secret.line(source, namespace, &line.name, checksum);
-            if self.lines.peek(&key).is_none_or(|total| total.known().is_none()) {
+            if self.lines.peek(&key).and_then(|total| total.known()).is_none() {
                 self.imply_line(source, namespace, &line);
             }
         }
@@ -174,17 +171,13 @@ impl Shard {
         }
     }
 
-    /// Whether a line on a record of another name may be from before its client's event was deleted.
-    fn is_of_deleted(&self, source: Key, namespace: &str, line: &ClientLine) -> bool {
-        let key = self.secret.line(source, namespace, &line.name, line.checksum);
-        self.lines.peek(&key).is_some_and(|total| line.total <= total.deleted)
-    }
-
-    /// Stores a line that was read. Its total only grows.
-    pub(super) fn put_line(&mut self, source: Key, namespace: &str, line: &ClientLine) {
-        let key = self.secret.line(source, namespace, &line.name, line.checksum);
+    /// Stores a line that was read on a record. Its total only grows. On a record of another name it may be from before
+    /// its client's event was deleted.
+    pub(super) fn put_line(&mut self, source: Key, record: &ObjectMeta, line: &ClientLine) {
+        let key = self.secret.line(source, &record.namespace, &line.name, line.checksum);
         self.change(key, |total| {
-            if line.total > total.stated {
+            let deleted = if line.name == record.name { 0 } else { total.deleted };
+            if line.total > total.stated.max(deleted) {
                 total.stated = line.total;
                 // A line may say no more than an object without it did: another client's write has added it.
                 total.is_news |= line.total > total.implied;
@@ -243,7 +236,7 @@ mod tests {
         let source = shard.secret.source(&event);
         let put = |shard: &mut Shard, number: usize, total| {
             let (name, checksum) = (format!("n{number}").into(), line_checksum(&event));
-            shard.put_line(source, "", &ClientLine { name, checksum, total });
+            shard.put_line(source, &event.metadata, &ClientLine { name, checksum, total });
         };
         for number in 0..=LINES_MAX.get() {
             put(&mut shard, number, 7);

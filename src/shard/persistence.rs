@@ -29,7 +29,7 @@ impl Shard {
     pub fn restore(&mut self, entry: Entry, now: Now, policy: &Policy) {
         self.ledger.receive(entry.occurrences().total());
         for line in entry.lines.iter().chain(&entry.later_lines) {
-            self.put_line(self.secret.source(&entry.event), &entry.event.metadata.namespace, line);
+            self.put_line(self.secret.source(&entry.event), &entry.event.metadata, line);
         }
         let settings = policy.select(&entry.event);
         let record = if entry.kind.folds() { self.outbox.digest_id() } else { RecordId(self.next_record) };

@@ -271,6 +271,16 @@ impl Aliases {
         });
     }
 
+    /// Follows a PUT or an apply that has set the event of a name. With a stated count, the client's next patches count
+    /// on from there, otherwise from its own total.
+    pub(super) fn set(&self, shown: &Event, line: Line) {
+        if line == Line::Unstated {
+            self.relabel(&shown.metadata.namespace, &shown.metadata.name, shown, line);
+        } else {
+            self.insert(shown);
+        }
+    }
+
     /// Reverts a growth that was not accepted: the client will repeat it.
     pub(super) fn shrink(&self, namespace: &str, name: &str, grown: u32) {
         self.change(namespace, name, |event| {

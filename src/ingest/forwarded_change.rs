@@ -99,11 +99,7 @@ impl Retried {
                 // Unread, the record continues, as after a change by another writer.
                 let Ok(stored) = ingest.0.upstream.get(&namespace, &name).await else { return };
                 let created = (code == StatusCode::CREATED && line == Line::Stated).then_some(Line::Created);
-                if paused.stated(&stored, line) == Line::Unstated {
-                    ingest.0.aliases.relabel(&namespace, &name, &stored, Line::Unstated);
-                } else {
-                    ingest.0.aliases.insert(&stored);
-                }
+                ingest.0.aliases.set(&stored, paused.stated(&stored, line));
                 paused.follow(&stored, created.unwrap_or(line));
             }
             Effect::Delete | Effect::Set { .. } | Effect::Unread(_) => return,

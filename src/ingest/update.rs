@@ -105,13 +105,8 @@ pub(super) async fn set<W: Future<Output = Result<Updated, Status>> + Send + 'st
                 (Ok(Updated { event, created, .. }), paused) if !dry_run => {
                     let mut shown = event.clone();
                     shown.metadata.name = name.into();
-                    if paused.as_ref().map_or(line, |paused| paused.stated(event, line)) == Line::Unstated {
-                        // The client's next patches count on from its own total.
-                        ingest.0.aliases.relabel(&namespace, &shown.metadata.name, &shown, Line::Unstated);
-                    } else {
-                        // The client's next patches count on from this state.
-                        ingest.0.aliases.insert(&shown);
-                    }
+                    let stated = paused.as_ref().map_or(line, |paused| paused.stated(event, line));
+                    ingest.0.aliases.set(&shown, stated);
                     if let Some(paused) = paused {
                         paused.follow(event, if *created && line == Line::Stated { Line::Created } else { line });
                         ack::followed(&ingest).await;

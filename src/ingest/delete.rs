@@ -162,13 +162,11 @@ async fn dry_run(
     let delete = async |found: Option<Found>| {
         let record = found.as_ref().map_or(name, |found| &found.name);
         let deleted = upstream.delete(namespace, record, options).await;
-        let deleted = match found.as_ref().filter(|_found| is_unconditional(options)) {
-            Some(found) if deleted.as_ref().is_err_and(|status| status.code == 404) => match found.unsettled {
-                // Not yet created upstream.
-                Some(_) => Ok(Deleted::Gone(SmolStr::default())),
-                None if record != name => upstream.delete(namespace, name, options).await,
-                None => deleted,
-            },
+        let is_missing = is_unconditional(options) && deleted.as_ref().is_err_and(|status| status.code == 404);
+        let deleted = match &found {
+            // Not yet created upstream.
+            Some(Found { unsettled: Some(_), .. }) if is_missing => Ok(Deleted::Gone(SmolStr::default())),
+            Some(_) if is_missing && record != name => upstream.delete(namespace, name, options).await,
             _ => deleted,
         };
         deleted.map_err(|status| under(name, record, status))

@@ -246,6 +246,12 @@ impl Outbox {
         waiting
     }
 
+    /// Puts a record into its budget's queue when its next write may follow; in a drain at once.
+    fn enqueue_when_due(&mut self, id: RecordId, now: Now) {
+        let is_due = self.records.get(&id).is_some_and(|record| record.next_write <= now.mono);
+        if is_due || self.draining { self.enqueue(id, now) } else { self.set_record_timer(id) }
+    }
+
     /// Puts a record into its budget's queue.
     fn enqueue(&mut self, id: RecordId, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };

@@ -164,16 +164,14 @@ impl Outbox {
         }
         record.end_write();
         let owes = record.owes();
-        let next = if owes { record.next_write } else { record.goes_at() };
-        match (owes, next <= now.mono || self.draining) {
-            (true, true) => self.enqueue(id, now),
-            (true, false) => self.set_record_timer(id),
-            (false, true) => self.remove(id, now),
-            (false, false) => {
-                record.phase = Phase::Settled;
-                self.settled += 1;
-                self.set_record_timer(id);
-            }
+        if owes {
+            self.enqueue_when_due(id, now);
+        } else if record.goes_at() <= now.mono || self.draining {
+            self.remove(id, now);
+        } else {
+            record.phase = Phase::Settled;
+            self.settled += 1;
+            self.set_record_timer(id);
         }
         if is_switched && (owes || was_plain) {
             // The spool's entry still has the earlier tag. Without one, it would be written again as it is.
@@ -333,11 +331,7 @@ impl Outbox {
         let feedback = record.feedback(id, settled);
         if left > 0 {
             record.sent = Mark { count: record.sent.count, tag: record.settled() };
-            if self.draining {
-                self.enqueue(id, now);
-            } else {
-                self.set_record_timer(id);
-            }
+            self.enqueue_when_due(id, now);
             if is_switched {
                 // The spool's entry still has the earlier tag.
                 self.hold_until_kept(id);

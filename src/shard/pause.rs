@@ -307,7 +307,8 @@ impl PausedRecord {
         shards.shows(*shard, (handle.record, &handle.name), stored).unwrap_or(handle.stored)
     }
 
-    /// Waits until no request of the record is in flight, so that the client's request comes after it.
+    /// Waits until no request of the record is in flight, so that the client's request comes after it. Then notes the
+    /// count that the upstream shows.
     ///
     /// LIMIT: waits for at most `limit`; a create that hangs for longer may still be executed after a delete.
     pub async fn quiet(&mut self, limit: Duration) {

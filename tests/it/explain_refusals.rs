@@ -47,6 +47,21 @@ async fn a_refused_line_of_a_batch_is_recorded_with_its_object() {
 }
 
 #[tokio::test]
+async fn a_body_that_names_another_namespace_than_its_path_leaves_no_trace_there() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut elsewhere = event("node-1", "web-0", "R", "m");
+    elsewhere.metadata.namespace = "other".into();
+    elsewhere.involved_object.namespace = "other".into();
+    assert_eq!(client.send("POST", EVENTS, &[], &text_of(&elsewhere)).await.status, 400);
+    let known = client.get("/eventweir/v1/explain?namespace=other&object=pod/web-0").await.json();
+    assert_eq!((&known["answer"]["code"], &known["objects"]), (&json!("unknown"), &json!([])), "{known}");
+    let metrics = program.metrics().await;
+    assert!(metrics.keys().all(|sample| !sample.contains("namespace=\"other\"")), "{metrics:?}");
+    assert_eq!(program.stop().await.ledger.rejected(RejectReason::Invalid), 1);
+}
+
+#[tokio::test]
 async fn occurrences_of_a_patch_that_is_refused_are_counted_as_rejected() {
     let program = start("limits: [{type: Namespace, qps: 1, burst: 1}]\n").await;
     let client = &mut program.client().await;

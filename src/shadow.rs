@@ -228,7 +228,7 @@ impl Shadow {
         let now = self.0.shards.clock().now();
         let mut run = self.0.run.lock();
         let Some(run) = run.as_mut() else { return };
-        for Shown { event, occurrences, run: number } in shown {
+        for Shown { event, occurrences, run: number, share: _share } in shown {
             if number == run.number {
                 // The ledger counts an occurrence beyond the limits as rejected.
                 let _full = run.shard.accept(event, occurrences, now, &run.rules.policy);

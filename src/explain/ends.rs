@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Fact, FactRef, LostFolds, Store};
+use super::{Fact, FactRef, LostFolds, Store, StormStates};
 use crate::correlator::{Key, RecordId};
 
 impl Store {
@@ -37,14 +37,28 @@ impl Store {
             return;
         };
         if history.lose_folded(into, settled, why) < number {
-            for (_, history) in self.objects.iter_mut() {
-                if history.lose_folded(into, settled, why) > 0 {
-                    let bytes = history.bytes();
-                    self.bytes.replace(history.counted, bytes);
-                    history.counted = bytes;
-                }
-            }
+            self.lose_at_all(|fact| (fact.into == Some(into)).then_some((settled, why)));
         }
         self.count(object);
+    }
+
+    /// Notes what storm records have lost.
+    pub fn lose_storms(&mut self, lost: &StormStates) {
+        self.lose_at_all(|fact| lost.get(&fact.into?).and_then(|state| Some((state.settled, state.lost?))));
+    }
+
+    /// Notes a loss at all facts for which `of` returns what their record has shown, and why it has lost the rest.
+    fn lose_at_all(&mut self, of: impl Fn(&Fact) -> Option<(u64, &'static str)>) {
+        for (_, history) in self.objects.iter_mut() {
+            let lost = history.facts.iter_mut().filter_map(|fact| {
+                let (settled, why) = of(fact)?;
+                Some(fact.lose_folded(settled, why))
+            });
+            if lost.sum::<u64>() > 0 {
+                let bytes = history.bytes();
+                self.bytes.replace(history.counted, bytes);
+                history.counted = bytes;
+            }
+        }
     }
 }

@@ -40,6 +40,7 @@ pub use crate::outbox::TicketOutcome;
 use std::collections::VecDeque;
 
 use prepared::Prepared;
+use storms::LostStorms;
 
 use crate::clock::{Mono, Now};
 use crate::correlator::{
@@ -47,7 +48,7 @@ use crate::correlator::{
     Suppression, Verdict,
 };
 use crate::event::Event;
-use crate::explain::{Arrival, Ruling, Store, StormState, Verdict as Note};
+use crate::explain::{Arrival, Ruling, Store, Verdict as Note};
 use crate::ledger::{Balance, Ledger, RejectReason};
 use crate::limits::Share;
 use crate::outbox::{
@@ -83,9 +84,7 @@ pub struct Shard {
     /// Pairs of a folded record and the record that it folded into, since the last call of `take_folds`; `None` if
     /// folds are not noted.
     folds: Option<Vec<(outbox::RecordId, outbox::RecordId)>>,
-    /// Storm records that were lost lately, for `explain`.
-    // LIMIT: `storms::LOST_STORMS`.
-    lost_storms: VecDeque<(outbox::RecordId, StormState)>,
+    lost_storms: LostStorms,
     /// Records that clients have deleted, until the watch shows it.
     // LIMIT: `deleted::DELETED_MAX`.
     deleted: VecDeque<outbox::RecordId>,
@@ -168,7 +167,7 @@ impl Shard {
             closed: false,
             wakes_delivery: false,
             folds: None,
-            lost_storms: VecDeque::new(),
+            lost_storms: LostStorms::default(),
             deleted: VecDeque::new(),
         }
     }

@@ -1,6 +1,7 @@
 //! Storm records, one per group. The first shard holds all of them. Records that fold in another shard are handed over
 //! to it under the locks of both.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::explain::ELSEWHERE;
@@ -29,32 +30,60 @@ pub struct Storms {
     pub tokens: Option<u32>,
 }
 
+/// Storm records that were lost lately, for `explain`.
+#[derive(Debug, Default)]
+pub(super) struct LostStorms {
+    /// How many there were; in the other shards, how many of those are noted at the facts.
+    number: u64,
+    // LIMIT: `LOST_STORMS`; empty in the other shards.
+    newest: VecDeque<(RecordId, StormState)>,
+}
+
+/// Returns the states of storm records under the numbers that `explain` has for them.
+fn elsewhere(states: impl IntoIterator<Item = (RecordId, StormState)>) -> StormStates {
+    states.into_iter().map(|(id, state)| (RecordId(id.0 ^ ELSEWHERE), state)).collect()
+}
+
 pub(super) fn is_storm(event: &Event) -> bool {
     event.metadata.rare.as_deref().is_some_and(|rare| rare.annotations.contains_key(STORM_MARK))
 }
 
 impl Shard {
-    /// Returns the states of the storm records here, under the numbers that `explain` has for them.
+    /// Returns the states of the storm records here.
     pub fn storm_states(&self) -> StormStates {
         let live = self.outbox.digests().map(|id| {
             let view = self.outbox.view(id).filter(|view| view.waiting > 0);
             let why = view.map_or("group", |view| waits_for(&view));
             (id, StormState { settled: self.outbox.reach(id).settled, why, lost: None })
         });
-        let lost = self.lost_storms.iter().copied();
-        lost.chain(live).map(|(id, state)| (RecordId(id.0 ^ ELSEWHERE), state)).collect()
+        let lost = self.lost_storms.newest.iter().copied();
+        elsewhere(lost.chain(live))
     }
 
-    /// Notes that a storm record has lost what it had not shown.
+    /// Notes that a storm record has lost what it had not shown, also at the facts here.
     pub(super) fn note_lost_storm(&mut self, id: RecordId, settled: u64, why: &'static str) {
-        if self.lost_storms.len() == LOST_STORMS {
-            self.lost_storms.pop_front();
+        let LostStorms { number, newest } = &mut self.lost_storms;
+        *number += 1;
+        if newest.len() == LOST_STORMS {
+            newest.pop_front();
         }
-        self.lost_storms.push_back((id, StormState { settled, why, lost: Some(why) }));
+        let lost = (id, StormState { settled, why, lost: Some(why) });
+        newest.push_back(lost);
+        self.explain.lose_storms(&elsewhere([lost]));
+    }
+
+    /// Notes the losses of storm records at the facts here, before these fold into other records.
+    fn note_losses_of(&mut self, home: &LostStorms) {
+        let known = std::mem::replace(&mut self.lost_storms.number, home.number);
+        let number = usize::try_from(home.number - known).unwrap_or(usize::MAX);
+        if number > 0 {
+            self.explain.lose_storms(&elsewhere(home.newest.iter().rev().take(number).copied()));
+        }
     }
 
     /// Hands records that fold into storm records over to `home`.
     pub fn hand_over(&mut self, home: &mut Self, now: Now) {
+        self.note_losses_of(&home.lost_storms);
         for leaving in self.outbox.take_leaving() {
             let occurrences = i64::try_from(leaving.occurrences()).unwrap_or(i64::MAX);
             let into = home.outbox.take_in(&leaving, now);

@@ -495,6 +495,35 @@ async fn occurrences_without_a_token_of_their_group_are_in_a_storm_record() {
     program.stop().await;
 }
 
+/// Fault: once the object folded into another storm record, the losses of the first one were said to be shown.
+#[tokio::test]
+async fn losses_of_a_storm_record_stay_lost_when_the_object_folds_again() {
+    let program = start("correlation: {groupBurstSize: 1, groupQps: 0.01}\n").await;
+    let client = &mut program.client().await;
+    let web = |number: usize| event("node-1", &format!("web-{number}"), "FailedScheduling", "0/9 nodes");
+    for number in 0..4 {
+        client.post(&web(number)).await;
+        rest(&program).await;
+    }
+    program.clock.advance(Duration::from_secs(101));
+    program.settle().await;
+    client.post(&web(9)).await;
+    until_folded(&program, "object=pod/web-9").await;
+    let storm = program.stored().await.into_iter().find(|event| event.metadata.name.starts_with("shop.")).unwrap();
+    let path = format!("/api/v1/namespaces/shop/events/{}", storm.metadata.name);
+    assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
+    client.post(&web(9)).await;
+    program.settle().await;
+    let document = ask(&program, "namespace=shop&object=pod/web-9").await;
+    let part = &document["objects"][0]["reasons"][0];
+    let counts = (&part["received"], &part["inSummary"], &part["lost"], &part["waiting"]);
+    assert_eq!(counts, (&json!(2), &json!(1), &json!({"deleted": 1}), &json!({})), "{document}");
+    let top = client.get("/eventweir/v1/top?namespace=shop").await.json();
+    let row = top["objects"].as_array().unwrap().iter().find(|row| row["object"] == "Pod/web-9").unwrap();
+    assert_eq!(row["lost"], 1, "{top}");
+    assert_eq!(program.stop().await.ledger.total_lost(), 1);
+}
+
 #[tokio::test]
 async fn different_messages_are_explained_as_combined() {
     let program = start("").await;

@@ -51,13 +51,13 @@ async fn a_body_that_names_another_namespace_than_its_path_leaves_no_trace_there
     let program = start("").await;
     let client = &mut program.client().await;
     let mut elsewhere = event("node-1", "web-0", "R", "m");
-    elsewhere.metadata.namespace = "other".into();
-    elsewhere.involved_object.namespace = "other".into();
+    elsewhere.metadata.namespace = "elsewhere".into();
+    elsewhere.involved_object.namespace = "elsewhere".into();
     assert_eq!(client.send("POST", EVENTS, &[], &text_of(&elsewhere)).await.status, 400);
-    let known = client.get("/eventweir/v1/explain?namespace=other&object=pod/web-0").await.json();
+    let known = client.get("/eventweir/v1/explain?namespace=elsewhere&object=pod/web-0").await.json();
     assert_eq!((&known["answer"]["code"], &known["objects"]), (&json!("unknown"), &json!([])), "{known}");
     let metrics = program.metrics().await;
-    assert!(metrics.keys().all(|sample| !sample.contains("namespace=\"other\"")), "{metrics:?}");
+    assert!(metrics.keys().all(|sample| !sample.contains("namespace=\"elsewhere\"")), "{metrics:?}");
     assert_eq!(program.stop().await.ledger.rejected(RejectReason::Invalid), 1);
 }
 

@@ -179,7 +179,8 @@ async fn clients_see_equal_events_for_either_group() {
     for group in ["preserve", "core", "events"] {
         let yaml = format!("upstream: {{group: {group}}}\n");
         let fake = FakeApiserver::manual();
-        for program in [start(&yaml).await, start_before(&fake, &yaml).await] {
+        let programs = [start(&yaml).await, start_before(&fake, &yaml).await];
+        for program in programs {
             let client = &mut program.client().await;
             let event = plain();
             let name = event.metadata.name.as_str();

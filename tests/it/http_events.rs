@@ -96,7 +96,8 @@ async fn a_list_of_new_style_events_contains_new_style_combined_records_and_dige
 async fn a_namespace_is_shown_if_the_store_has_it() {
     let yaml = "upstream: {embedded: {namespaces: [shop]}}\n";
     let fake = FakeApiserver::manual();
-    for (program, codes) in [(start(yaml).await, [200, 404]), (start_before(&fake, "").await, [403, 403])] {
+    let programs = [(start(yaml).await, [200, 404]), (start_before(&fake, "").await, [403, 403])];
+    for (program, codes) in programs {
         let client = &mut program.client().await;
         for (name, code) in ["shop", "nowhere"].into_iter().zip(codes) {
             let reply = client.get(&format!("/api/v1/namespaces/{name}")).await;

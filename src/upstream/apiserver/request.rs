@@ -1,5 +1,7 @@
 //! Requests for the API server's Events API, as client-go writes them.
 
+use std::fmt::Write as _;
+
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, Method, Request as HttpRequest};
 use kube::client::Body;
@@ -93,7 +95,22 @@ pub(in crate::upstream) fn apply(namespace: &str, name: &str, document: &Value, 
     let force = options.force.then(|| "force=true".to_owned());
     let path =
         with_query(item(*group, namespace, name), [manager_query(manager), force, options.dry_run.then(dry_run)]);
-    with_body(Method::PATCH, path, "application/apply-patch+yaml", document.to_string().into_bytes())
+    with_body(Method::PATCH, path, "application/apply-patch+yaml", in_yaml(&document.to_string()).into_bytes())
+}
+
+/// Escapes what YAML takes for a line break or refuses (go.yaml.in/yaml/v2, `is_break` and readerc.go). In JSON, all of
+/// this is in texts.
+fn in_yaml(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => {
+                let _infallible = write!(escaped, "\\u{:04x}", u32::from(letter));
+            }
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
 }
 
 /// Returns a client's own PATCH, in its API group and under its name as a field manager.
@@ -244,6 +261,19 @@ mod tests {
         check("shop", "web-0.17c", "/api/v1/namespaces/shop/events/web-0.17c");
         check("shop", "A b:é?x#y", "/api/v1/namespaces/shop/events/A%20b%3A%C3%A9%3Fx%23y");
         check("a/b", "../x", "/api/v1/namespaces/a%2Fb/events/..%2Fx");
+    }
+
+    /// Fault: YAML took these for line breaks, which changed the text, or refused them.
+    #[test]
+    fn an_apply_has_no_letters_that_yaml_changes_or_refuses() {
+        let text = "a \u{2028} b\u{85}c\u{80}\u{7f}\u{2029}\u{feff}\u{ffff}";
+        let document = serde_json::json!({ "message": text, "reason": "\u{e9}\u{1f600}" });
+        let body = in_yaml(&document.to_string());
+        assert!(
+            body.contains(r"a \u2028 b\u0085c\u0080\u007f\u2029\ufeff\uffff") && body.contains("\u{e9}\u{1f600}"),
+            "{body}"
+        );
+        assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), document);
     }
 
     #[test]

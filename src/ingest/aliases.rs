@@ -13,6 +13,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::alias_table::{AliasTable, Packed};
+use super::create;
 use crate::correlator::{Key, KeySecret};
 use crate::event::{Event, EventSeries, Time, conversion};
 use crate::outbox::Line;
@@ -277,7 +278,10 @@ impl Aliases {
         if line == Line::Unstated {
             self.relabel(&shown.metadata.namespace, &shown.metadata.name, shown, line);
         } else {
-            self.insert(shown);
+            let mut event = shown.clone();
+            // Later answers would have them, as if the upstream had what they say.
+            create::strip(&mut event);
+            self.insert(&event);
         }
     }
 

@@ -77,6 +77,25 @@ async fn a_waiting_client_gets_the_upstreams_refusal() {
     assert_eq!(fake.shown(), 1);
 }
 
+/// Fault: the uid of the PUT's answer came with a growth that waits for its token, as if that were upstream.
+#[tokio::test]
+async fn after_a_put_nothing_is_invented_either() {
+    let program =
+        start("ingest: {ack: written}\noutbox: {coalesceInterval: 0s}\ncorrelation: {burstSize: 1, qps: 0}\n").await;
+    let client = &mut program.client().await;
+    assert_eq!(post(client, "a", &[]).await.status, 201);
+    let path = format!("{EVENTS}/a");
+    let mut event = client.get(&path).await.json();
+    event["count"] = json!(5);
+    let put = client.send("PUT", &path, &[JSON], event.to_string().as_bytes()).await.json();
+    assert!(put["metadata"]["uid"].is_string(), "{put}");
+    let merge = [("Content-Type", "application/merge-patch+json")];
+    let grown = client.send("PATCH", &path, &merge, br#"{"count": 6}"#).await;
+    assert_eq!((grown.status, grown.outcome()), (200, Some("deferred")), "{}", grown.text());
+    assert_eq!(grown.json()["metadata"]["uid"], Value::Null);
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn a_total_that_was_refused_while_its_client_waited_counts_when_it_is_sent_again() {
     let fake = FakeApiserver::new(Clock::manual(START));

@@ -20,6 +20,8 @@ const FACTS: usize = 32;
 pub(super) const OTHERS: &str = "(others)";
 /// LIMIT: records kept per object; the oldest is forgotten that was written or has ended, or else the oldest.
 const RECORDS: usize = 32;
+/// LIMIT: further records per object that may still wait, without their names and messages; the oldest is forgotten.
+const FORGOTTEN_RECORDS: usize = 256;
 /// LIMIT: bytes kept of a text; the rest is cut.
 pub(super) const TEXT_BYTES: usize = 1024;
 
@@ -179,6 +181,9 @@ pub struct History {
     pub facts: Vec<Fact>,
     // LIMIT: `RECORDS`.
     pub records: VecDeque<TrackedRecord>,
+    /// Further records that were never written when they were forgotten, each with the number of its fact.
+    // LIMIT: `FORGOTTEN_RECORDS`.
+    forgotten_records: Vec<(RecordId, usize)>,
     // LIMIT: `DECISIONS`.
     pub decisions: VecDeque<Decision>,
     /// Number of older decisions that were forgotten.
@@ -237,6 +242,7 @@ impl History {
         let messages: usize = self.records.iter().map(|kept| kept.messages.bytes()).sum();
         let lists = self.facts.capacity() * size_of::<Fact>()
             + self.records.capacity() * size_of::<TrackedRecord>()
+            + self.forgotten_records.capacity() * size_of::<(RecordId, usize)>()
             + self.decisions.capacity() * size_of::<Decision>();
         size_of::<Self>() + 64 + texts + messages + losses + lists
     }
@@ -314,7 +320,8 @@ impl History {
         if self.records.len() == RECORDS {
             // What waits is found by its record.
             let oldest = self.records.iter().position(|kept| kept.stored || kept.has_ended).unwrap_or_default();
-            self.records.remove(oldest);
+            let forgotten = self.records.remove(oldest).filter(|kept| !kept.stored && !kept.has_ended);
+            self.forget_record(forgotten);
         }
         let mut messages = Messages::default();
         if !message.text.is_empty() {
@@ -337,6 +344,23 @@ impl History {
         self.records.reserve_exact(room(self.records.len(), self.records.capacity(), RECORDS));
         self.records.push_back(kept);
         is_begun_again && key.is_some()
+    }
+
+    fn forget_record(&mut self, record: Option<TrackedRecord>) {
+        // What a digest counts is found by its facts.
+        let Some(record) = record.filter(|record| !record.kind.folds()) else { return };
+        let known = &mut self.forgotten_records;
+        if known.len() == FORGOTTEN_RECORDS {
+            known.remove(0);
+        }
+        known.reserve_exact(room(known.len(), known.capacity(), FORGOTTEN_RECORDS));
+        known.push((record.record, record.fact));
+    }
+
+    /// Returns the records of a fact that may still wait, although only their numbers are known.
+    pub fn forgotten_records(&self, fact: usize) -> impl Iterator<Item = RecordId> {
+        let of_fact = self.forgotten_records.iter().filter(move |(_, of)| *of == fact);
+        of_fact.map(|(record, _)| *record).filter(|record| self.tracked(*record).is_none())
     }
 
     /// Notes what a digest has lost, at the facts that have folded into it. Returns how much that is of them.

@@ -297,6 +297,22 @@ mod tests {
         crate::explain::Explanation::new(&query, vec![known], crate::explain::Upstream::Up, now.wall).answer.text
     }
 
+    /// Fault: what waits in an object's 33rd record was found nowhere, and the fact's name was said to be forgotten.
+    #[test]
+    fn waiting_occurrences_of_forgotten_records_are_counted() {
+        let (mut settings, policy, now) = (Settings::default(), Policy::default(), Now::at(1));
+        (settings.explain.enabled, settings.outbox.digest_after) = (true, 100);
+        let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
+        for (reason, message) in (0..8).flat_map(|reason| (0..5).map(move |message| (reason, message))) {
+            let event =
+                Event { reason: format!("R{reason}").into(), message: format!("m{message}").into(), ..about("web-0") };
+            shard.accept(event, 1, now, &policy).unwrap();
+        }
+        let parts = explained(&mut shard, "web-0", &policy, now).reasons;
+        let waiting = |part: &crate::explain::Part| part.waiting.values().sum::<u64>();
+        assert_eq!(parts.iter().map(waiting).collect::<Vec<_>>(), [5; 8]);
+    }
+
     /// Faults: the digest's writes and losses were noted at its own object only. Occurrences of others that it shows were
     /// said to wait for its next write, and not to be shown; those that were lost with it were said to be shown.
     #[test]

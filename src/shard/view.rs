@@ -143,8 +143,9 @@ impl Shard {
         let (mut waiting, mut in_summary) = (BTreeMap::new(), take(fact.folded));
         // A digest of an earlier process is a record of its own.
         let is_own = |kept: &&TrackedRecord| kept.fact == number && (!kept.kind.folds() || fact.into.is_none());
-        for kept in history.records.iter().filter(is_own) {
-            let Some(view) = self.outbox.view(kept.record) else { continue };
+        let own = history.records.iter().filter(is_own).map(|kept| kept.record);
+        for record in own.chain(history.forgotten_records(number)) {
+            let Some(view) = self.outbox.view(record) else { continue };
             let own = take(view.waiting);
             if own > 0 {
                 *waiting.entry(waits_for(&view)).or_insert(0) += own;

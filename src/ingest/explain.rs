@@ -242,7 +242,7 @@ impl Ingest {
                 sum.1 += group.recent.within(window, now.mono);
                 sum.2 += group.writes.within(window, now.mono);
             }
-            let mut rows: Vec<_> = sums.into_iter().filter(|(_, sum)| sum.1 > 0).collect();
+            let mut rows: Vec<_> = sums.into_iter().filter(|(_, sum)| sum.1 + sum.2 > 0).collect();
             #[expect(clippy::cast_precision_loss, reason = "numbers to compare")]
             let number = |(_, sum): &(&str, (f64, u64, u64))| match query.order {
                 Order::PerSecond => sum.0,

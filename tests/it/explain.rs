@@ -709,6 +709,22 @@ async fn top_chooses_its_rows_by_the_sorted_number() {
     program.stop().await;
 }
 
+/// Fault: reasons that receive nothing were left out, so that no digest was among the noisiest writers.
+#[tokio::test]
+async fn top_shows_the_writes_of_digests() {
+    let program = start("correlation: {burstSize: 1, qps: 0.1}\noutbox: {digest: {after: 1}}\n").await;
+    let client = &mut program.client().await;
+    for reason in ["A", "B", "C"] {
+        client.post(&event("node-1", "web-0", reason, "m")).await;
+    }
+    program.settle().await;
+    let top = client.get("/eventweir/v1/top?sort=writes").await.json();
+    let rows = top["reasons"].as_array().unwrap();
+    let digests = rows.iter().find(|row| row["name"] == "EventsFolded").unwrap();
+    assert_eq!((&digests["received"], &digests["writes"]), (&json!(0), &json!(1)), "{top}");
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn series_beyond_the_limit_are_counted_as_other() {
     let program = start("explain: {series: 1}\n").await;

@@ -54,11 +54,12 @@ pub fn to_events_v1(event: &Event, wall: i64) -> Event {
     if !validate::is_valid_name(ApiGroup::Events, &event.metadata.name) {
         converted.metadata.name = name(&event.metadata.name);
     }
-    if let Some(rare) = converted.metadata.rare.as_deref_mut()
-        && !validate::is_valid_prefix(&rare.generate_name)
-    {
-        // The name has been generated from it already.
-        rare.generate_name = SmolStr::default();
+    if let Some(rare) = converted.metadata.rare.as_deref_mut() {
+        if !validate::is_valid_prefix(&rare.generate_name) {
+            // The name has been generated from it already.
+            rare.generate_name = SmolStr::default();
+        }
+        rare.finalizers.retain(|finalizer| validate::is_finalizer(finalizer));
     }
     converted
 }
@@ -191,6 +192,9 @@ mod tests {
             event.metadata.name = format!("a{}", text.replace('/', "")).into();
             // Fault: it was sent as posted, and refused.
             event.metadata.rare.get_or_insert_default().generate_name = event.metadata.name.clone();
+            // Fault: one without a prefix was kept, and with it all labels were repaired away.
+            let finalizers = ["foo", "example.com/foo", "orphan"].map(SmolStr::new).to_vec();
+            event.metadata.rare.get_or_insert_default().finalizers = finalizers;
             validate::create(ApiGroup::Core, &event).unwrap();
             let checked = validate::create(ApiGroup::Events, &to_events_v1(&event, 7));
             assert!(checked.is_ok(), "{text:?}: {checked:?}");

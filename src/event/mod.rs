@@ -141,7 +141,7 @@ pub struct RareMeta {
 }
 
 /// An owner of an object.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct OwnerReference {
     /// API version of the owner.
     pub api_version: SmolStr,

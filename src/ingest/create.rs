@@ -47,6 +47,7 @@ async fn receive(
     let body = body.map_err(Rejection::of_post)?;
     let Decoded { mut event, warnings: of_members } = decode::event(head.group, media, &body, options.validation)?;
     *warnings = of_members;
+    warnings.extend(validate::drop_duplicate_owners(&mut event));
     let note = |event: &Event, fault: &Rejection| {
         // An event that names another namespace than the path leaves no trace there, where its caller may have no rights.
         if !options.dry_run && event.metadata.namespace == head.namespace {

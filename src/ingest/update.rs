@@ -40,6 +40,7 @@ async fn receive(
     let body = decode::read(body, &ingest.0.settings, (&ingest.0.bodies, head.user())).await?;
     let Decoded { mut event, warnings: of_members } = decode::event(*group, media, &body, options.validation)?;
     *warnings = of_members;
+    warnings.extend(validate::drop_duplicate_owners(&mut event));
     validate::adopt_path(&mut event, namespace, name)?;
     let dry_run = options.dry_run;
     let put = async {

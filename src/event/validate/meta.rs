@@ -160,15 +160,20 @@ fn finalizers(finalizers: &[SmolStr], faults: &mut Vec<StatusCause>) {
     }
 }
 
-/// Checks the additional rule of events.k8s.io/v1 (`validateKubeFinalizerName`): a finalizer has a prefix, unless it is one of
-/// Kubernetes' own.
+/// Whether a finalizer is allowed at events.k8s.io/v1 (`validateKubeFinalizerName`): it has a prefix, or is one of Kubernetes'
+/// own.
+pub fn is_finalizer(name: &str) -> bool {
+    name.contains('/') || matches!(name, "kubernetes" | "orphan" | "foregroundDeletion")
+}
+
+/// Checks the additional rule of events.k8s.io/v1 about finalizers.
 pub(super) fn finalizer_prefixes(meta: &ObjectMeta, faults: &mut Vec<StatusCause>) {
     let Some(rare) = meta.rare.as_deref() else { return };
     for (index, finalizer) in rare.finalizers.iter().enumerate() {
         if is_enough(faults) {
             return;
         }
-        if !finalizer.contains('/') && !matches!(finalizer.as_str(), "kubernetes" | "orphan" | "foregroundDeletion") {
+        if !is_finalizer(finalizer) {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
             faults.push(invalid_text(&format!("metadata.finalizers[{index}]"), finalizer, detail));
         }

@@ -1,4 +1,5 @@
-//! The apiserver's rules for events, with its faults, order and words. Pure; changes nothing but a missing namespace.
+//! The apiserver's rules for events, with its faults, order and words. Pure; changes nothing but a missing namespace and
+//! duplicate owners.
 //!
 //! Mirrors `pkg/apis/core/validation/events.go` and, for metadata, `apimachinery/pkg/api/validation/objectmeta.go`, as
 //! Kubernetes 1.37 has them. Call [`adopt_namespace`] or [`adopt_path`], generate the name if `generateName` requests
@@ -8,7 +9,10 @@ mod fault;
 mod meta;
 mod names;
 
+pub use meta::is_finalizer;
 pub use names::{dns_label as namespace_faults, label_value as label_value_faults, qualified_name as label_key_faults};
+
+use std::collections::HashSet;
 
 use super::schema::{Object as _, with_access};
 use super::{ApiGroup, Event, MicroTime, NEW_STYLE_MESSAGE_MAX, NEW_STYLE_TEXT_MAX};
@@ -40,6 +44,26 @@ pub fn adopt_namespace(event: &mut Event, namespace: &str) -> Result<(), Box<Sta
     Err(Box::new(Status::bad_request(
         "the namespace of the provided object does not match the namespace sent on the request",
     )))
+}
+
+/// Drops owners that equal an earlier one, as the API server does before it validates. Returns its warning about them.
+pub fn drop_duplicate_owners(event: &mut Event) -> Option<String> {
+    let rare = event.metadata.rare.as_deref_mut()?;
+    let (mut seen, mut duplicates) = (HashSet::new(), Vec::new());
+    rare.owner_references.retain(|owner| {
+        let is_first = seen.insert(owner.clone());
+        if !is_first {
+            duplicates.push(owner.uid.clone());
+        }
+        is_first
+    });
+    (!duplicates.is_empty()).then(|| {
+        format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may \
+             reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            duplicates.join(", ")
+        )
+    })
 }
 
 /// As [`adopt_namespace`], for a request with a name in its path. The body may omit the namespace, but not the name.

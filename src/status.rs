@@ -135,6 +135,21 @@ impl Status {
         self
     }
 
+    /// Returns the failure with a message of at most so many bytes, and its first causes, together of at most as many.
+    pub fn cut(mut self, bytes: usize) -> Self {
+        self.message.truncate(self.message.floor_char_boundary(bytes));
+        let mut room = bytes;
+        if let Some(details) = &mut self.details {
+            details.causes.retain_mut(|cause| {
+                let has_room = room > 0;
+                cause.message.truncate(cause.message.floor_char_boundary(room));
+                room = room.saturating_sub(cause.reason.len() + cause.message.len() + cause.field.len());
+                has_room
+            });
+        }
+        self
+    }
+
     /// Whether one of the causes has this reason, such as `NamespaceTerminating`.
     pub fn has_cause(&self, reason: &str) -> bool {
         self.details.as_ref().is_some_and(|details| details.causes.iter().any(|cause| cause.reason == reason))

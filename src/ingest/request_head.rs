@@ -17,7 +17,7 @@ use super::rejection::Rejection;
 use super::{Ingest, respond, unknown_path};
 use crate::access::{Caller, Turn};
 use crate::event::validate::is_valid_name;
-use crate::event::{ApiGroup, ManagedFields, cut, managed_fields};
+use crate::event::{ApiGroup, ManagedFields, cut, json, managed_fields};
 use crate::ledger::RejectReason;
 use crate::status::Status;
 use crate::upstream::WriteOptions;
@@ -139,8 +139,8 @@ fn manager(query: Option<&str>, headers: &HeaderMap) -> SmolStr {
     let named = options::first(query, "fieldManager").filter(|name| !name.is_empty());
     named.map(SmolStr::new).unwrap_or_else(|| {
         let agent = headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes())).unwrap_or_default();
-        // `prefixFromUserAgent`: without control characters, and cut at the limit.
-        let name = agent.split('/').next().unwrap_or_default().chars().filter(|letter| !letter.is_control());
+        // `prefixFromUserAgent`: without unprintable characters, and cut at the limit.
+        let name = agent.split('/').next().unwrap_or_default().chars().filter(|letter| json::is_printable(*letter));
         cut(&name.collect::<String>(), FIELD_MANAGER_MAX)
     })
 }
@@ -159,6 +159,7 @@ mod tests {
         check(Some("fieldManager="), "golden-client/1.0", "golden-client");
         check(None, "kubectl/v1.36 (linux)", "kubectl");
         check(None, "a\tb", "ab");
+        assert_eq!(manager(None, &[(USER_AGENT, "a\u{a0}\u{ad}b".parse().unwrap())].into_iter().collect()), "ab");
         check(None, &"x".repeat(200), &"x".repeat(128));
         assert_eq!(manager(None, &HeaderMap::new()), "");
     }

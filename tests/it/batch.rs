@@ -171,7 +171,49 @@ async fn a_batch_with_an_unavailable_acknowledgement_is_refused_as_a_whole() {
         (reply.status, reply.json()["message"].as_str()),
         (400, Some("dryRun: a batch has no dry run; post one event"))
     );
+    // Fault: a manager that the upstream refuses was accepted, and the events were lost.
+    let manager = "m".repeat(129);
+    let reply =
+        program.client().await.send("POST", &format!("{PATH}?fieldManager={manager}"), &[], body.as_bytes()).await;
+    assert_eq!((reply.status, &reply.json()["details"]["causes"][0]["field"]), (422, &json!("fieldManager")));
     assert_eq!(program.stop().await.ledger.total_written(), 0);
+}
+
+#[tokio::test]
+async fn each_event_follows_the_rules_of_a_single_post() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let mut unknown = event("a", "m");
+    unknown["colour"] = json!("red");
+    let strict =
+        client.send("POST", &format!("{PATH}?fieldValidation=Strict"), &[], unknown.to_string().as_bytes()).await;
+    assert_eq!(strict.json()["status"]["code"], 400, "{}", strict.text());
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1", "controller": true});
+    let mut owned = event("a", "m");
+    owned["metadata"]["ownerReferences"] = json!([owner, owner]);
+    let results = post(client, &owned.to_string()).await;
+    assert!(results[0]["warnings"][0].as_str().unwrap().ends_with("duplicate UID(s) observed: 1"), "{results:?}");
+    program.settle().await;
+    let stored = &program.stored().await[0];
+    assert_eq!(stored.metadata.rare.as_ref().unwrap().owner_references.len(), 1);
+    program.stop().await;
+}
+
+/// Fault: the refusal of an event of 45 KiB took 2 MiB of memory and of the answer.
+#[tokio::test]
+async fn a_refusal_in_a_batch_is_short() {
+    let program = start("").await;
+    let mut many = event("a", "m");
+    for number in 0..11 {
+        let key = format!("{number}{}/{}", "\u{7f}".repeat(2048), "\u{7f}".repeat(2048));
+        many["metadata"]["labels"][key] = json!("v");
+    }
+    let results = post(&mut program.client().await, &many.to_string()).await;
+    let status = &results[0]["status"];
+    assert_eq!((&status["code"], &status["details"]["causes"][0]["field"]), (&json!(422), &json!("metadata.labels")));
+    let length = results[0].to_string().len();
+    assert!(length < 24 << 10, "{length}");
+    program.stop().await;
 }
 
 #[tokio::test]

@@ -27,13 +27,13 @@ use tower::BoxError;
 use self::results::{failure, success};
 use self::sniff::{group_of, is_document};
 use super::occurrence::Taken;
-use super::options::Parameters;
+use super::options::{self, Parameters};
 use super::rejection::Rejection;
 use super::request_head::RequestHead;
 use super::{Ack, Ingest, ack, create, decode, guard, respond};
 use crate::access::Caller;
 use crate::event::json::{self, Decoded, FieldValidation, Many};
-use crate::event::{ApiGroup, Event, managed_fields};
+use crate::event::{ApiGroup, Event, managed_fields, validate};
 use crate::ledger::RejectReason;
 use crate::server::Reading;
 use crate::shard::{Full, TicketOutcome};
@@ -48,6 +48,10 @@ const RESULTS: usize = 2;
 
 /// LIMIT: bytes of a chunk of results, without its last line.
 const CHUNK_BYTES: usize = 16 << 10;
+
+/// LIMIT: bytes of the message of an event's refusal, and of all its causes; the rest is cut. A whole refusal may have
+/// 2 MiB for an event of 45 KiB, and a batch has many.
+const STATUS_BYTES: usize = 4 << 10;
 
 /// LIMIT: events that are decoded, accepted and answered together, which bounds their memory.
 const PIECE: usize = 512;
@@ -66,6 +70,10 @@ pub(super) async fn batch(State(ingest): State<Ingest>, head: RequestHead, body:
         return ingest
             .reject(&Rejection::invalid(Status::bad_request("dryRun: a batch has no dry run; post one event")));
     }
+    let validation = match options::of_write("CreateOptions", head.query()) {
+        Ok(options) => options.validation,
+        Err(status) => return ingest.reject(&Rejection::invalid(status)),
+    };
     let Some(place) = ingest.0.batches.take(head.user(), 1).map(Arc::new) else {
         let status = Status::too_many_requests("Too many batches are open, please try again later", 1);
         return ingest.reject(&Rejection::new(RejectReason::Limited, status));
@@ -79,7 +87,8 @@ pub(super) async fn batch(State(ingest): State<Ingest>, head: RequestHead, body:
     // is read.
     let task = async move {
         let (buffer, ended) = (Vec::new(), Ok(()));
-        let mut batch = Batch { ingest: reader, ack, manager, caller, number: 0, buffer, reading, results, ended };
+        let ingest = reader;
+        let mut batch = Batch { ingest, ack, validation, manager, caller, number: 0, buffer, reading, results, ended };
         batch.run(body).await;
         drop(place);
         batch.ended
@@ -102,6 +111,7 @@ pub(super) async fn batch(State(ingest): State<Ingest>, head: RequestHead, body:
 struct Batch {
     ingest: Ingest,
     ack: Ack,
+    validation: FieldValidation,
     /// The field manager of events that are not correlated.
     manager: SmolStr,
     /// The caller, if callers are authenticated.
@@ -274,6 +284,10 @@ impl Batch {
         for text in texts {
             let mut warnings = Vec::new();
             let passed = self.passed(text, group, &mut verdicts, &mut warnings).await;
+            let passed = passed.map_err(|rejection| {
+                let status = Box::new(rejection.status.cut(STATUS_BYTES));
+                Rejection { status, ..rejection }
+            });
             read.push((passed.map(|event| events.push(event)), warnings));
         }
         self.ingest.until_listed(&events).await;
@@ -304,11 +318,12 @@ impl Batch {
         warnings: &mut Vec<String>,
     ) -> std::result::Result<Event, Rejection> {
         let group = group_of(text, group);
-        let decoded = json::decode(group, text, FieldValidation::Warn);
+        let decoded = json::decode(group, text, self.validation);
         let decoded = decoded.map_err(|error| Rejection::new(RejectReason::Malformed, error))?;
         let Decoded { mut event, warnings: of_members } = decoded;
+        let of_owners = validate::drop_duplicate_owners(&mut event);
         // LIMIT: as many as a header carries.
-        *warnings = respond::carried(&of_members);
+        *warnings = respond::carried(&of_members.into_iter().chain(of_owners).collect::<Vec<_>>());
         event.default_namespace();
         let (caller, namespace) = (self.caller.as_ref(), event.metadata.namespace.clone());
         if caller.is_some() {
@@ -340,7 +355,7 @@ impl Batch {
                 Ok(Taken { outcome, .. }) => {
                     let fate = fates.next().flatten();
                     if let Some(TicketOutcome::Refused(refusal)) = fate {
-                        failure(self.number, &refusal.status, &warnings, lines);
+                        failure(self.number, &refusal.status.cut(STATUS_BYTES), &warnings, lines);
                     } else {
                         let reached = match self.ack {
                             Ack::Written if fate.is_some() => "written",

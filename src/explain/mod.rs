@@ -153,10 +153,11 @@ impl Store {
             // Nothing is known of the time before.
             (self.forgotten_until, self.rejected) = (Some(now.wall), rejected);
         }
-        self.settings = settings;
+        let before = std::mem::replace(&mut self.settings, settings);
         self.rule_hits.clear();
-        // Groups cannot be evicted one by one, because facts have their numbers.
-        let is_crowded = self.group_bytes.all() > settings.quarter();
+        // Groups cannot be evicted one by one, because facts have their numbers. Stores that add some at once may exceed
+        // an unchanged limit a little.
+        let is_crowded = settings.quarter() < before.quarter() && self.group_bytes.all() > settings.quarter();
         if is_crowded {
             let newest = self.objects.iter().filter_map(|(_, history)| history.decisions.back());
             self.forgotten_until = newest.map(|decision| decision.last).max().max(self.forgotten_until);

@@ -96,6 +96,16 @@ fn bytes_stay_within_the_budget_whatever_arrives_and_are_what_is_there() {
     assert_eq!(store.bytes(), 0);
 }
 
+/// Fault: two shards had added a group at once, and the next reload of anything emptied them.
+#[test]
+fn a_reload_of_the_same_limit_forgets_nothing() {
+    let mut store = store(1_000_000);
+    accept(&mut store, &event(0, "R", "m"), 0, 1);
+    store.group_bytes += store.settings.quarter();
+    store.set_settings(store.settings, 0, Now::at(0));
+    assert_eq!(store.histories().count(), 1);
+}
+
 /// Fault: groups kept more than their part for ever, and left no room for any object.
 #[test]
 fn after_a_reload_to_a_lower_limit_there_is_room_for_objects() {

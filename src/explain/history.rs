@@ -350,6 +350,8 @@ impl History {
         // What a digest counts is found by its facts.
         let Some(record) = record.filter(|record| !record.kind.folds()) else { return };
         let known = &mut self.forgotten_records;
+        // It may have been tracked again meanwhile.
+        known.retain(|(of, _)| *of != record.record);
         if known.len() == FORGOTTEN_RECORDS {
             known.remove(0);
         }

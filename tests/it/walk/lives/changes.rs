@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use eventweir::correlator::{self, Matches, Naming, Pattern, Policy, Rate, Rule, Suppression};
 use eventweir::event::{Event, conversion};
+use eventweir::outbox;
 use serde_json::json;
 
 use super::super::super::support::fake::Fault;
@@ -251,18 +252,19 @@ impl Walk {
 
     /// Another writer replaces an event.
     pub(super) async fn put_upstream(&mut self, kind: KindId, more: i32, annotations: Annotations) {
-        if annotations == Annotations::Dropped {
+        let is_counted = |event: &Event| event.series.is_some() || event.count > 0 || more == 0;
+        let is_its = |event: &Event| kind_of(event) == kind && conversion::occurrences(event) + more > 0;
+        let find = |stored: Vec<Event>| stored.into_iter().find(|event| is_its(event) && is_counted(event));
+        let has_tags = find(self.world.fake.events()).is_some_and(|event| outbox::has_any_tag(&event));
+        if annotations == Annotations::Dropped || !has_tags {
             // It is not known how much of a write in doubt such an event includes.
             self.settle().await;
             if !self.is_proven() {
                 return;
             }
         }
-        let stored = self.world.fake.events();
-        let is_counted = |event: &Event| event.series.is_some() || event.count > 0 || more == 0;
-        let is_its = |event: &&Event| kind_of(event) == kind && conversion::occurrences(event) + more > 0;
-        let Some(event) = stored.iter().find(|event| is_its(event) && is_counted(event)) else { return };
-        self.world.fake.change(event, |event| {
+        let Some(event) = find(self.world.fake.events()) else { return };
+        self.world.fake.change(&event, |event| {
             *event.series.as_mut().map_or(&mut event.count, |series| &mut series.count) += more;
             if let (Annotations::Dropped, Some(rare)) = (annotations, &mut event.metadata.rare) {
                 rare.annotations.clear();

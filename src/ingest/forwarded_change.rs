@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use super::rejection::Rejection;
-use super::{Ingest, Unable, ack, apply, decode, guard, options, patch, respond};
+use super::{Ingest, QUIET, Unable, ack, apply, decode, guard, options, patch, respond};
 use crate::access::Target;
 use crate::event::ApiGroup;
 use crate::outbox::Line;
@@ -78,7 +78,14 @@ impl Retried {
         let is_done = code.is_success() || (code == StatusCode::NOT_FOUND && effect == Effect::Delete);
         let paused = match paused {
             None if is_done && effect == Effect::Delete => ingest.pause_deleted(group, &namespace, &name).await,
-            None if is_done => ingest.pause(group, &namespace, &name).await.ok().flatten(),
+            None if is_done => {
+                let mut paused = ingest.pause(group, &namespace, &name).await.ok().flatten();
+                if let Some(paused) = &mut paused {
+                    // What was read includes the change.
+                    paused.quiet(QUIET).await;
+                }
+                paused
+            }
             paused => paused,
         };
         let Some(paused) = paused.filter(|paused| paused.name() == name) else { return };

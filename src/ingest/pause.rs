@@ -30,7 +30,7 @@ impl Ingest {
         };
         let Some(mut paused) = paused else { return Ok(None) };
         paused.quiet(QUIET).await;
-        if self.has_its_name(namespace, &paused).await? {
+        if self.has_its_name(namespace, &mut paused).await? {
             return Ok(Some(paused));
         }
         if !paused.is_stored() || paused.is_unsettled() {
@@ -57,12 +57,12 @@ impl Ingest {
 
     /// Whether no other writer has an event under the record's name. One may have, if the record is not created yet or
     /// was deleted upstream.
-    pub(super) async fn has_its_name(&self, namespace: &str, paused: &PausedRecord) -> Result<bool, Status> {
+    pub(super) async fn has_its_name(&self, namespace: &str, paused: &mut PausedRecord) -> Result<bool, Status> {
         if paused.is_found_by_name() {
             return Ok(true);
         }
         match self.0.upstream.get(namespace, &paused.name()).await {
-            Ok(stored) => Ok(paused.is_of(&stored)),
+            Ok(stored) => Ok(paused.sees(&stored)),
             Err(status) => none_if_missing(status).map(|_: Option<Event>| true),
         }
     }

@@ -163,3 +163,22 @@ fn the_tap_reports_what_clients_delete_and_write() {
     shards.apply_watch(&Event { count: 1, ..stored });
     assert_eq!([next(), next()], [Some(("written", "", 1)), None]);
 }
+
+/// Fault: its next occurrence counted on the record that had folded, and was shown twice.
+#[test]
+fn a_record_that_folds_when_it_is_released_is_forgotten() {
+    let policy = Policy::from(Settings { burst_size: 1, qps: 0.0, ..Settings::default() });
+    let outbox = crate::outbox::Settings { digest_after: 3, ..Default::default() };
+    let settings = super::Settings { outbox, ..super::Settings::default() };
+    let (mut shard, now) = (Shard::new(KeySecret(1, 2), settings, 1), Now::at(1_000_000_000));
+    let numbered = |number: usize| Event { reason: format!("r{number}").into(), ..event(&format!("n{number}")) };
+    for number in 0..4 {
+        shard.accept(numbered(number), 1, now, &policy).unwrap();
+    }
+    let handle = shard.pause(&numbered(3), "n3", Lookup::Alias, now, &policy).unwrap();
+    shard.accept(numbered(4), 1, now, &policy).unwrap();
+    assert_eq!(shard.sizes().records, 5);
+    shard.release(&handle, now);
+    assert_eq!(shard.sizes().records, 2, "the first, and the digest");
+    assert_eq!(shard.find(&numbered(3), now, &policy), None);
+}

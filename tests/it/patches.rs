@@ -75,6 +75,31 @@ async fn a_change_that_keeps_the_count_keeps_the_clients_total() {
     }
 }
 
+/// Fault: the count was compared with the one before a write without an answer.
+#[tokio::test]
+async fn a_put_that_keeps_the_count_of_a_write_without_an_answer_keeps_the_clients_total() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let program = start_before(&fake, "upstream: {history: off}\n").await;
+    let (client, event) = (&mut program.client().await, Event { count: 5, ..plain() });
+    client.post(&event).await;
+    program.settle().await;
+    let name = &event.metadata.name;
+    fake.plan(|seen| if seen.method == "PATCH" { Fault::After(500) } else { Fault::None });
+    assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 8})).await.0, 200);
+    program.clock.advance(Duration::from_secs(2));
+    program.until("the write is carried out", || fake.events()[0].count == 8).await;
+    fake.plan(|_| Fault::None);
+    assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 12})).await.0, 200);
+    let mut stored = fake.events().remove(0);
+    stored.metadata.rare.get_or_insert_default().annotations.insert("a".into(), "b".into());
+    let json = [("Content-Type", "application/json")];
+    assert_eq!(client.send("PUT", &format!("{EVENTS}/{name}"), &json, &json_of(&stored)).await.status, 200);
+    assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 13})).await.0, 200);
+    program.settle().await;
+    let ledger = program.stop().await.ledger;
+    assert_eq!((fake.shown(), ledger.total_written()), (13, 13));
+}
+
 #[tokio::test]
 async fn a_label_is_set_on_a_shared_record_under_either_clients_name() {
     let fake = FakeApiserver::new(Clock::manual(START));

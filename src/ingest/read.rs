@@ -17,6 +17,9 @@ use crate::upstream::{ListOptions, Version};
 /// LIMIT: events folded into storm records that a list shows.
 const FOLDED_SHOWN: usize = 500;
 
+/// LIMIT: conditions of a list that shows them. Each is checked for each folded event under the lock of a shard.
+const FOLDED_CONDITIONS: usize = 32;
+
 /// `GET /api/v1/namespaces/{namespace}/events/{name}`
 pub(super) async fn get(State(ingest): State<Ingest>, head: RequestHead) -> Result<Response, Status> {
     let format = head.format(&ingest)?;
@@ -107,7 +110,12 @@ pub(super) async fn list(
 /// no watch.
 fn add_folded(ingest: &Ingest, head: &RequestHead, options: &ListOptions, list: &mut EventList) {
     let ListOptions { limit, field_selector, label_selector, version, .. } = options;
-    if !field_selector.is_of_object() || *version != Version::Newest || !list.continue_token.is_empty() {
+    let conditions = field_selector.conditions() + label_selector.conditions();
+    if conditions > FOLDED_CONDITIONS
+        || !field_selector.is_of_object()
+        || *version != Version::Newest
+        || !list.continue_token.is_empty()
+    {
         return;
     }
     let room = if *limit == 0 { FOLDED_SHOWN } else { limit.saturating_sub(list.items.len()).min(FOLDED_SHOWN) };

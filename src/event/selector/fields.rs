@@ -95,6 +95,11 @@ impl FieldSelector {
         self.terms.iter().all(|term| (value(event, &term.field) == Some(term.value.as_str())) == term.is_equal)
     }
 
+    /// Returns the number of conditions.
+    pub const fn conditions(&self) -> usize {
+        self.terms.len()
+    }
+
     /// Whether every event is selected.
     pub const fn is_empty(&self) -> bool {
         self.terms.is_empty()

@@ -54,6 +54,11 @@ impl LabelSelector {
             .all(|requirement| requirement.relation.matches(rare.and_then(|rare| rare.labels.get(&requirement.key))))
     }
 
+    /// Returns the number of conditions.
+    pub const fn conditions(&self) -> usize {
+        self.requirements.len()
+    }
+
     /// Whether every event is selected.
     pub const fn is_empty(&self) -> bool {
         self.requirements.is_empty()

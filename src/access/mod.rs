@@ -421,7 +421,8 @@ impl Access {
             let ttl = if decision.allowed { allow_ttl } else { deny_ttl };
             Ok((decision, ttl))
         };
-        let keys = (about(attributes), || key(self.0.secret, caller), instead);
+        // By its name: each token of a service account has other details.
+        let keys = (about(attributes), || key(self.0.secret, &caller.name), instead);
         self.cached(Review::Access, &self.0.decisions, keys, grace, question, read).await
     }
 

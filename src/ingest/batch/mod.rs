@@ -327,6 +327,10 @@ impl Batch {
         event.default_namespace();
         let (caller, namespace) = (self.caller.as_ref(), event.metadata.namespace.clone());
         if caller.is_some() {
+            // A review of any text could be too long for the API server.
+            if !validate::namespace_faults(&namespace).is_empty() {
+                validate::create(group, &event).map_err(Rejection::invalid)?;
+            }
             let verdict = match verdicts.entry((group, namespace.clone())) {
                 Entry::Occupied(entry) => entry.into_mut(),
                 Entry::Vacant(entry) => entry.insert(self.ingest.may_create(caller, group, &namespace).await.err()),

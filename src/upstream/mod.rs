@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use crate::event::json::{EventList, decode_event};
 use crate::event::patching::Patched;
-use crate::event::{ApiGroup, Event, conversion};
+use crate::event::{ApiGroup, Event, ObjectMeta, conversion};
 use crate::outbox::{Answer, Request};
 use crate::status::{Status, StatusDetails};
 use apiserver::{decode, request};
@@ -94,7 +94,8 @@ impl Upstream {
             Self::Apiserver(apiserver) => {
                 let group = apiserver.group;
                 let request = request::get_not_older(group, namespace, name, version);
-                apiserver.ask(Verb::Get, request, |_, body| decode_event(group, body)).await
+                let is_named = |found: &Event| found.is_named(namespace, name);
+                apiserver.ask(Verb::Get, request, |_, body| decode::stored(group, body, is_named)).await
             }
         }
     }
@@ -134,7 +135,8 @@ impl Upstream {
             Self::Embedded(embedded) => embedded.with(Verb::Update, |store, now| store.replace(event, options, now)),
             Self::Apiserver(apiserver) => {
                 let request = request::update(&event, options);
-                apiserver.ask(Verb::Update, request, decode::updated(options.group)).await
+                let ObjectMeta { namespace, name, .. } = &event.metadata;
+                apiserver.ask(Verb::Update, request, decode::updated(namespace, name, options)).await
             }
         }
     }
@@ -154,7 +156,7 @@ impl Upstream {
             }
             Self::Apiserver(apiserver) => {
                 let request = request::apply(namespace, name, document, options);
-                apiserver.ask(Verb::Patch, request, decode::updated(options.group)).await
+                apiserver.ask(Verb::Patch, request, decode::updated(namespace, name, options)).await
             }
         }
     }
@@ -173,7 +175,7 @@ impl Upstream {
             }
             Self::Apiserver(apiserver) => {
                 let request = request::patch(namespace, name, patch, options);
-                apiserver.ask(Verb::Patch, request, decode::patched(options.group)).await
+                apiserver.ask(Verb::Patch, request, decode::patched(namespace, name, options)).await
             }
         }
     }

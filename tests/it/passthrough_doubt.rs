@@ -55,7 +55,10 @@ async fn the_buffer_of_an_answer_over_http_1_is_bounded() {
 /// Fault: the API server got it twice. The second time it could be 409 or 404 although the first one was carried out.
 #[tokio::test]
 async fn a_change_that_may_have_been_carried_out_is_not_forwarded() {
-    let stored = json_of(&event("node-1", "web-0", "R", "m"));
+    let event = event("node-1", "web-0", "R", "m");
+    let mut stored = event.clone();
+    stored.metadata.resource_version = "7".into();
+    let stored = json_of(&stored);
     let behind = Behind::plain(move |request| {
         let stored = stored.clone();
         async move {
@@ -69,7 +72,6 @@ async fn a_change_that_may_have_been_carried_out_is_not_forwarded() {
     .await;
     let program = behind.program("", "").await;
     let client = &mut program.client().await;
-    let event = event("node-1", "web-0", "R", "m");
     let (path, body) = (format!("{EVENTS}/{}", event.metadata.name), json_of(&event));
     for (method, body) in [("DELETE", &b""[..]), ("PUT", &body)] {
         let reply = client.send(method, &path, &[CALLER], body).await;

@@ -323,6 +323,44 @@ async fn a_record_counts_on_from_a_patched_count() {
     }
 }
 
+/// Fault: the record took its name and version from another server's JSON, which has none, and its later occurrences were
+/// lost.
+#[tokio::test]
+async fn the_json_of_another_server_is_no_answer_about_an_event() {
+    let fake = FakeApiserver::manual();
+    let program = start_before(&fake, "").await;
+    let (client, event) = (&mut program.client().await, plain());
+    client.post(&event).await;
+    for _ in 0..4 {
+        client.post(&plain()).await;
+    }
+    program.settle().await;
+    // The record leaves the outbox.
+    program.clock.advance(Duration::from_secs(60));
+    program.settle().await;
+    let path = format!("{EVENTS}/{}", event.metadata.name);
+    let labels = json!({"metadata": {"labels": {"team": "a"}}}).to_string();
+    let whole = String::from_utf8(json_of(&fake.events()[0])).unwrap();
+    fake.plan(|_| Fault::Json);
+    for (method, path, kind, body) in [
+        ("PATCH", path.as_str(), MERGE, labels.as_str()),
+        ("PATCH", &format!("{path}?fieldManager=me"), APPLY, &labels),
+        ("PUT", &path, "application/json", &whole),
+        ("GET", &path, "application/json", ""),
+        ("GET", EVENTS, "application/json", ""),
+        ("DELETE", EVENTS, "application/json", ""),
+    ] {
+        let reply = client.send(method, path, &[("Content-Type", kind)], body.as_bytes()).await;
+        assert_eq!(reply.status, 500, "{method} {path}: {}", reply.text());
+    }
+    fake.plan(|_| Fault::None);
+    client.post(&plain()).await;
+    program.settle().await;
+    assert_eq!((fake.events().len(), fake.shown()), (1, 6));
+    let ledger = program.stop().await.ledger;
+    assert_eq!((ledger.total_written(), ledger.total_lost()), (6, 0));
+}
+
 #[tokio::test]
 async fn an_event_without_an_alias_is_patched_upstream_and_not_counted() {
     let fake = FakeApiserver::new(Clock::manual(START));

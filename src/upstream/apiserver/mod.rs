@@ -49,7 +49,7 @@ use super::answer::{Denial, Failure, judge, status_of};
 use super::{Metrics, Verb, WatchOptions};
 use crate::clock::Clock;
 use crate::event::json::EventList;
-use crate::event::{ApiGroup, Event, json};
+use crate::event::{ApiGroup, Event};
 use crate::outbox::{Answer, Request, tags};
 use crate::status::Status;
 
@@ -140,14 +140,8 @@ impl Apiserver {
         group: ApiGroup,
         is_asked: impl FnOnce(&Event) -> bool,
     ) -> Result<Answer, Failure> {
-        let decode = |_: &Parts, body: &[u8]| {
-            let event = json::decode_event(group, body).map_err(|fault| fault.to_string())?;
-            // Another server's JSON has nothing about the event, and its missing count would be read as zero.
-            if event.metadata.resource_version.is_empty() || !is_asked(&event) {
-                return Err("it is not the event".to_owned());
-            }
-            Ok(Answer::Stored(Box::new(event)))
-        };
+        let decode =
+            |_: &Parts, body: &[u8]| Ok::<_, String>(Answer::Stored(Box::new(decode::stored(group, body, is_asked)?)));
         self.exchange(verb, request, READ_BYTES_MAX, decode).await
     }
 
@@ -200,8 +194,7 @@ impl Apiserver {
         verb: Verb,
         request: http::Result<http::Request<Body>>,
     ) -> Result<EventList, Status> {
-        let decode = |_: &Parts, body: &[u8]| json::list_from_json(self.group, body);
-        self.ask(verb, request, decode).await
+        self.ask(verb, request, |_, body| decode::list(self.group, body)).await
     }
 
     /// Watches the events of one namespace or of all. The timeout applies to the head of the answer only.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::Now;
-use crate::event::json::FieldValidation;
+use crate::event::json::{self, FieldValidation};
 use crate::event::patching::PatchType;
 use crate::event::{Event, Time};
 use crate::outbox::{Applied, Fault, LostReason, Patch, Refusal, Retry};
@@ -188,6 +188,22 @@ async fn unreadable_and_too_long_answers_may_have_written() {
             assert_eq!(without_cause(apiserver.write(&delete).await), bad(), "{body}");
         }
     }
+    let (namespace, name, write) = ("shop", "web-0.1", WriteOptions::new("m", ApiGroup::Core));
+    for body in ["{}", r#"{"status":"ok"}"#, of_another] {
+        let (apiserver, ..) = apiserver(move |_| http(200, body));
+        let patch = ClientPatch { patch_type: PatchType::Merge, body: "{}".into() };
+        let dry = WriteOptions { dry_run: true, ..write.clone() };
+        for answer in [
+            apiserver.get(namespace, name).await.map(drop),
+            apiserver.update(event(), &write).await.map(drop),
+            apiserver.update(event(), &dry).await.map(drop),
+            apiserver.apply(namespace, name, &json!({}), &write).await.map(drop),
+            apiserver.patch(namespace, name, &patch, &write).await.map(drop),
+        ] {
+            let words = "the upstream's answer cannot be read: it is not the event";
+            assert_eq!(answer.map_err(|status| (status.code, status.message)), Err((500, words.to_owned())), "{body}");
+        }
+    }
     let (no_content, ..) = apiserver(|_| http(204, ""));
     assert_eq!(without_cause(no_content.write(&create()).await), bad());
     // Faults: an event of more than 4 MiB of JSON, which other clients may create, could not be read, and its record was
@@ -258,7 +274,8 @@ async fn deletes_and_puts_are_passed_through_with_their_refusals() {
     event.metadata.namespace = "shop".into();
     event.metadata.name = "a".into();
     let line = "PUT /apis/events.k8s.io/v1/namespaces/shop/events/a?fieldManager=a%2Fb&dryRun=All";
-    let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a","uid":"u"}}"#;
+    let body =
+        r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"namespace":"shop","name":"a","uid":"u"}}"#;
     let options = WriteOptions { dry_run: true, ..WriteOptions::new("a/b", ApiGroup::Events) };
     let updated = answering(line, 201, body).update(event, &options).await.unwrap();
     assert!(updated.created && updated.event.metadata.uid == "u");
@@ -267,7 +284,7 @@ async fn deletes_and_puts_are_passed_through_with_their_refusals() {
 #[tokio::test(start_paused = true)]
 async fn applies_are_passed_through() {
     let line = "PATCH /api/v1/namespaces/shop/events/a?fieldManager=m&force=true";
-    let body = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"a"}}"#;
+    let body = r#"{"kind":"Event","apiVersion":"v1","metadata":{"namespace":"shop","name":"a","resourceVersion":"7"}}"#;
     let options = WriteOptions { force: true, ..WriteOptions::new("m", ApiGroup::Core) };
     let updated = answering(line, 200, body).apply("shop", "a", &json!({}), &options).await.unwrap();
     assert!(!updated.created && updated.event.metadata.name == "a");
@@ -297,7 +314,7 @@ async fn a_patch_is_passed_through_as_it_came_and_its_warnings_come_back() {
         assert_eq!(seen.headers["content-type"], "application/json-patch+json");
         assert_eq!(seen.body, " []\n");
         let response = Response::builder().header("Warning", r#"299 - "unknown field \"f\\\"""#);
-        let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"a b"},"note":"n"}"#;
+        let body = r#"{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"namespace":"shop","name":"a b"},"note":"n"}"#;
         Reply::Http(response.header("Warning", "nonsense").body(body.to_owned()).unwrap())
     });
     let patch = ClientPatch { patch_type: PatchType::Json, body: " []\n".into() };

@@ -39,6 +39,8 @@ pub(crate) enum Fault {
     Unavailable(u64),
     /// A load balancer's page with this code; not carried out.
     Page(u16),
+    /// Another server's JSON with code 200; not carried out.
+    Json,
     /// A Status with this code; not carried out.
     Before(u16),
     /// The same after these seconds.
@@ -339,7 +341,7 @@ impl FakeApiserver {
         tokio::time::sleep(latency).await;
         match fault {
             Fault::None => Ok(respond(answer())),
-            Fault::TooMany(_) | Fault::Unavailable(_) | Fault::Page(_) => Ok(put_off(fault)),
+            Fault::TooMany(_) | Fault::Unavailable(_) | Fault::Page(_) | Fault::Json => Ok(put_off(fault)),
             Fault::Before(code) => Ok(respond(Err(told(code)))),
             Fault::LateBefore(code, seconds) => {
                 tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -566,6 +568,7 @@ fn put_off(fault: Fault) -> Response<String> {
             (503, Some(after), "application/json", String::from_utf8(told(503).to_json()).unwrap())
         }
         Fault::Page(code) => (code, None, "text/html", "<html><body><h1>default backend</h1></body></html>".to_owned()),
+        Fault::Json => (200, None, "application/json", "{\"status\":\"ok\"}".to_owned()),
         _ => unreachable!("the others look at the request"),
     };
     let response = Response::builder().status(code).header("Content-Type", media_type);

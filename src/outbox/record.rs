@@ -158,10 +158,10 @@ impl Record {
         Forgotten { source: self.source, key: self.key, record, into, kind, name, reach, event, number }
     }
 
-    /// Whether an answer to a write is a 403 that may be temporary. An API server that has just started may not
-    /// have loaded all roles.
+    /// Whether an answer is a 403 that may be temporary. An API server that has just started may not have loaded all
+    /// roles. The usual role has no right to delete.
     pub(super) fn waits_for_rights(&mut self, call: Call, answer: &Answer, now: Mono) -> bool {
-        if !matches!(call, Call::Create | Call::Patch) {
+        if call == Call::Delete {
             return false;
         }
         match answer {

@@ -383,6 +383,19 @@ async fn a_record_in_doubt_about_its_delete_is_forgotten_if_its_name_is_used_aga
     }
 }
 
+/// Fault: the read was refused for a moment, and the deleted event was created again with its whole count.
+#[tokio::test]
+async fn a_record_in_doubt_about_its_delete_stays_deleted_if_it_may_not_be_read_at_once() {
+    let (fake, program, first) = written("outbox: {coalesceInterval: 1m}\n").await;
+    let client = &mut program.client().await;
+    client.post(&first).await;
+    fake.fail_next(&[Fault::None, Fault::After(500), Fault::Before(403)]);
+    assert_eq!(client.send("DELETE", &format!("{EVENTS}/{}", first.metadata.name), &[], b"").await.status, 500);
+    program.settle().await;
+    assert_eq!(fake.events(), []);
+    assert_eq!(deleted(&program.stop().await), 1);
+}
+
 #[tokio::test]
 async fn a_deletecollection_keeps_records_that_its_selector_does_not_match() {
     let program = start("").await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use eventweir::correlator::{Naming, Settings};
 use eventweir::event::Event;
 use eventweir::outbox::LostReason;
+use http::Method;
 
 use super::support::bench::{Bench, Options};
 use super::support::events::{event, plain};
@@ -113,8 +114,54 @@ async fn a_create_that_was_applied_and_then_refused_counts_as_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_right_to_read_patches_are_repeated_blindly() {
-    patch_under(&[Fault::After(500), Fault::Before(403)], &["PATCH", "GET", "PATCH"]).await;
+async fn without_the_right_to_read_patches_are_repeated_blindly_after_five_minutes() {
+    let mut bench = Bench::with(writer("a"));
+    bench.offer(plain());
+    bench.settle().await;
+    bench.fake.fail_next(&[Fault::After(500)]);
+    bench.fake.plan(|seen| if seen.method == Method::GET { Fault::Before(403) } else { Fault::None });
+    let before = bench.fake.seen().len();
+    for _ in 0..3 {
+        bench.offer(plain());
+    }
+    bench.settle().await;
+    let seen = bench.fake.seen();
+    let [patch, reads @ .., again] = &seen[before..] else { panic!("{seen:?}") };
+    assert_eq!((&patch.method, &again.method), (&Method::PATCH, &Method::PATCH));
+    assert!(reads.len() > 5 && reads.iter().all(|seen| seen.method == Method::GET), "{reads:?}");
+    let minutes = again.at.since(reads[0].at).as_secs_f64() / 60.0;
+    assert!((5.0..5.1).contains(&minutes), "{minutes}");
+    assert_eq!(tags(&bench.fake), [("a.0.0".to_owned(), 4)]);
+    bench.finish().await;
+}
+
+/// Fault: the 403 of an API server that has just started was final for a read, and the patch without a version that
+/// followed removed another writer's occurrences.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_is_refused_for_a_moment_is_repeated() {
+    let mut first = Bench::with(writer("a"));
+    let mut second = Bench::over(first.fake.clone(), writer("b"));
+    let (event, fake) = (plain(), first.fake.clone());
+    for bench in [&mut first, &mut second] {
+        bench.offer(event.clone());
+        bench.settle().await;
+    }
+    first.pass(Duration::from_secs(10)).await;
+    let before = fake.seen().len();
+    fake.fail_next(&[Fault::After(500), Fault::Before(403), Fault::Before(403)]);
+    first.offer(event.clone());
+    while fake.seen().len() < before + 3 {
+        first.pass(Duration::from_millis(1)).await;
+    }
+    for _ in 0..3 {
+        second.offer(event.clone());
+    }
+    second.pass(Duration::from_millis(20)).await;
+    assert_eq!(second.balance().total_waiting(), 0);
+    first.settle().await;
+    second.settle().await;
+    let written = |bench: &Bench| bench.balance().ledger.total_written();
+    assert_eq!((written(&first), written(&second), fake.shown()), (2, 4, 6));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 //! that a rotation does not delay delivery.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -188,17 +189,19 @@ async fn load(settings: &Settings, identity: Identity) -> Result<(kube::Config, 
 }
 
 /// Replaces a token file by its token, if kube would use it: kube prefers all other credentials. kube also does not cut
-/// the line break at its end.
+/// the line break at its end. An empty file is an error, because an API server takes an empty token for an anonymous
+/// request, and answers 403.
 async fn take_token(auth: &mut AuthInfo) -> Result<(), Error> {
     let has_password = auth.username.is_some() && auth.password.is_some();
     if auth.auth_provider.is_some() || has_password || auth.token.is_some() {
         return Ok(());
     }
     let Some(path) = auth.token_file.take() else { return Ok(()) };
-    match tokio::fs::read_to_string(&path).await {
-        Ok(text) => auth.token = Some(text.trim().to_owned().into()),
-        Err(source) => return Err(Error::Token { path: path.into(), source }),
-    }
+    let read = tokio::fs::read_to_string(&path).await.and_then(|text| match text.trim() {
+        "" => Err(io::Error::new(io::ErrorKind::InvalidData, "it is empty")),
+        token => Ok(token.to_owned()),
+    });
+    auth.token = Some(read.map_err(|source| Error::Token { path: path.into(), source })?.into());
     Ok(())
 }
 
@@ -290,6 +293,19 @@ mod tests {
         run.write("https://kube:6443", &json!({"token": "one"}));
         run.after_a_refusal(Duration::ZERO).await;
         assert!(Arc::ptr_eq(&same, &run.renewed.current().await), "what has not changed is not made again");
+    }
+
+    /// Fault: requests were anonymous for a minute, and refused with 403.
+    #[tokio::test]
+    async fn an_empty_token_file_replaces_no_token() {
+        let run = Run::start(&json!({"tokenFile": "token"}), Identity::Ours).await;
+        for (text, expected) in [("", "one"), (" \n", "one"), ("two\n", "two"), ("", "two")] {
+            std::fs::write(run.folder.path().join("token"), text).unwrap();
+            run.clock.advance(AGE_MAX);
+            assert_eq!(run.current().await, expected, "{text:?}");
+        }
+        let refused = Renewed::new(&run.renewed.settings, Identity::Ours, &run.clock, token).await.unwrap_err();
+        assert_eq!(cause_of(&refused), "it is empty");
     }
 
     #[tokio::test]

@@ -363,6 +363,24 @@ fn no_reload_reads_a_pipe_that_the_file_names() {
     assert!(errors.to_string().contains("limitsFile: ") && errors.to_string().contains(" is a pipe"), "{errors}");
 }
 
+/// Fault: the check read the users and TLS of a pipe, and the start read it again as an empty file, without a password.
+#[test]
+fn the_admin_ports_web_configuration_is_no_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, web) = (folder.path().join("c.yaml"), folder.path().join("web"));
+    fs::write(&path, format!("adminWebConfigFile: {}\n", web.display())).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&web).status().unwrap().success());
+    // It waits for a reader as long as the test runs.
+    let written = web.clone();
+    let _waiting = std::thread::spawn(move || fs::write(written, "basic_auth_users: {}\n"));
+    let of_start = eventweir::config::load(Some(&path), &Overrides::default(), Files::Checked).unwrap_err();
+    assert!(of_start.to_string().contains("c.yaml:1: adminWebConfigFile: "), "{of_start}");
+    let again = eventweir::config::load_web(&web).unwrap_err();
+    for errors in [of_start, again] {
+        assert!(errors.to_string().contains(" is not a regular file"), "{errors}");
+    }
+}
+
 #[test]
 fn the_hash_of_a_file_differs_with_its_content_only() {
     let folder = tempfile::tempdir().unwrap();

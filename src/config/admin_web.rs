@@ -47,11 +47,17 @@ pub struct AdminWeb {
     pub web: Web,
 }
 
+/// The error of a pipe. Its second reading would be empty: without users and TLS.
+pub(super) const READ_ONCE: &str = "is not a regular file, and it is read again while the program runs";
+
 /// Reads the file.
 ///
 /// # Errors
-/// Everything that is wrong with it, at once.
+/// Everything that is wrong with it, at once. Also a pipe, which the program cannot read again.
 pub fn load_web(path: &Path) -> Result<AdminWeb, Errors> {
+    if super::is_read_once(path) {
+        return Err(super::fault(path, READ_ONCE));
+    }
     read(super::read_raw(Some(path), &Overrides::default())?, path, Files::Read)
 }
 

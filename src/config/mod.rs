@@ -126,8 +126,7 @@ pub fn load(path: Option<&Path>, overrides: &Overrides, files: Files) -> Result<
 /// it, and a pipe, also one that the file names.
 pub fn load_again(path: Option<&Path>, overrides: &Overrides, active: &Config) -> Result<Config, Errors> {
     let Some(path) = path else { return load(None, overrides, Files::Read) };
-    // A pipe cannot be read twice, and opening one may block.
-    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+    if is_read_once(path) {
         return Err(fault(path, "is not a regular file, so it was read at the start only"));
     }
     let text = read_file(path).map_err(|reason| fault(path, reason))?;
@@ -152,6 +151,11 @@ pub enum Files {
     ReadAgain,
     /// In addition, those that a start needs are checked.
     Checked,
+}
+
+/// Whether `path` is a pipe or another file that cannot be read twice. Opening one may block.
+pub fn is_read_once(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
 /// Reads the file at `path`. If it cannot be read, the errors also name the flags with values that no file allows.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::section::Section;
-use super::{Files, Tls, admin_web, values};
+use super::{Files, Tls, admin_web, is_read_once, values};
 use crate::server::Address;
 use crate::server::tls::{self, MinVersion, Part};
 
@@ -85,9 +85,10 @@ pub(super) fn report_files(
 /// Reads the path of the admin port's web configuration, and reports what is wrong in that file.
 pub(super) fn web_config_file(section: &mut Section<'_>, file: &mut Option<PathBuf>) {
     section.set_optional("adminWebConfigFile", file, &values::path());
-    if let Some(file) = file
-        && section.checks_files()
-    {
+    let Some(file) = file.as_deref().filter(|_| section.checks_files()) else { return };
+    if is_read_once(file) {
+        section.conflict("adminWebConfigFile", &format!("{}; allowed: a file of at most 1 MiB", admin_web::READ_ONCE));
+    } else {
         section.file("adminWebConfigFile", file, |raw| admin_web::read(raw, file, Files::Checked));
     }
 }

@@ -21,8 +21,9 @@ impl App {
             }
         };
         let (mut known, mut is_pressing) = (config::file_hash(path).ok(), false);
-        // The hash is newer than the active configuration: it would hide a change in between.
-        let mut may_be_behind = true;
+        // The hash is newer than the active configuration: it would hide a change in between. A pipe was read at the start
+        // only, and is not followed before a file replaces it.
+        let mut may_be_behind = !config::is_read_once(path);
         loop {
             if is_pressing || may_be_behind {
                 let loaded = self.load();
@@ -45,7 +46,7 @@ impl App {
             let read = config::file_hash(path).ok();
             is_pressing = asked || (read.is_some() && read != known);
             // The next round reports it once, and applies the file when it is back.
-            may_be_behind |= read.is_none();
+            may_be_behind |= read.is_none() && known.is_some();
             // A requested reload is refused without the file, which may come back as it was.
             known = if asked { read } else { read.or(known) };
         }

@@ -154,6 +154,31 @@ async fn a_file_that_comes_back_after_a_refused_reload_is_applied() {
     program.stop().await;
 }
 
+/// Fault: a pipe counted as a refused reload as soon as the program followed it.
+#[tokio::test]
+async fn a_pipe_is_not_followed_before_a_file_replaces_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("eventweir.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let source = ConfigSource { path: Some(path.clone()), overrides: Overrides::default() };
+    let program = start_from("upstream: {maxInFlight: 7}\n", source).await;
+    let follow = async || {
+        tokio::time::pause();
+        let followed = tokio::time::timeout(Duration::from_secs(20), program.app.follow_config()).await;
+        tokio::time::resume();
+        let successful = program.metrics().await["eventweir_config_last_reload_successful"];
+        (followed.is_ok(), successful)
+    };
+    assert_eq!(follow().await, (false, 1.0));
+    assert!(!program.app.reload());
+    assert_eq!(follow().await, (false, 0.0), "it was asked for");
+    std::fs::remove_file(&path).unwrap();
+    write(&path, "upstream: {maxInFlight: 9}\n");
+    assert_eq!(follow().await, (true, 1.0));
+    assert_eq!(program.metrics().await["eventweir_deliver_in_flight_requests_limit"], 9.0);
+    program.stop().await;
+}
+
 /// Fault: the change was only seen if the file changed again.
 #[tokio::test]
 async fn a_change_between_loading_and_following_is_applied() {

@@ -179,6 +179,19 @@ fn a_rule_inherits_the_rate_of_groups_without_a_budget() {
     assert_eq!(groups, [Some(Rate { qps: 7.0, burst: 5 }), None]);
 }
 
+/// Fault: the effective values, the hash and the difference of a reload left it out.
+#[test]
+fn a_rule_without_a_budget_of_groups_says_so() {
+    let of = |set: &str| {
+        let rules = format!("rules: [{{match: {{component: cluster-autoscaler}}{set}}}]");
+        parse(&format!("correlation: {{{rules}}}")).unwrap()
+    };
+    let (with, without) = (of(""), of(", set: {groupBurstSize: 0}"));
+    assert_eq!(parse(&without.to_yaml()).unwrap(), without);
+    assert_ne!(with.hash(), without.hash());
+    assert_eq!(with.reload_diff(&without).at_run_time, ["correlation.rules"]);
+}
+
 #[test]
 fn flags_override_the_file_and_are_checked_like_it() {
     let overrides = Flags {

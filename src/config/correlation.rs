@@ -43,6 +43,8 @@ pub(super) fn correlation(section: &mut Section<'_>, policy: &mut Policy, shard:
     let group = settings(section, &mut base, Rate { burst: 0, ..GROUP });
     policy.base = Arc::new(base);
     let new = Rule { matches: Matches::default(), settings: Arc::clone(&policy.base) };
+    // A rule without budgets of groups shows that, also over a base with them.
+    let group = Rate { burst: 0, ..group };
     section.each("rules", RULES_MAX, &mut policy.rules, &new, |section, read| rule(section, read, group));
     section.set("maxSources", &mut shard.max_sources, &values::positive(1_000_000));
     section.set("maxTrackedKeys", &mut shard.max_tracked_keys, &values::positive(100_000_000));

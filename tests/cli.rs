@@ -205,7 +205,8 @@ fn replay_reads_the_configuration_of_another_machine() {
         eventweir(&["replay", &recording, "-q", "--config", &config])
     };
     let config = "listen: 0.0.0.0:8080\nauth: {tokenReview: {enabled: true}}\npassthrough: on\ningest: {ack: durable}\n\
-        limitsFile: /no/limits\nshadowFile: /no/shadow\neventLog: /no/folder/log\nexplain: {enabled: false}\n";
+        limitsFile: /no/limits\nshadowFile: /no/shadow\neventLog: /no/folder/log\nexplain: {enabled: false}\n\
+        upstream: {kubeconfig: /no/kubeconfig, context: pod}\n";
     let output = replay(config);
     assert!(output.status.success(), "{}", stderr(&output));
     for (wrong, said) in [
@@ -213,6 +214,7 @@ fn replay_reads_the_configuration_of_another_machine() {
         ("ingest: {acks: durable}", "ingest.acks: no such key"),
         ("correlation: {rules: [{set: {burstSize: 1}}]}", "a rule needs a condition"),
         ("upstream: {qps: 0, burst: 1}", "upstream.qps: `0` is 0 with a burst"),
+        ("upstream: {backoff: {initial: 9s}}", "upstream.backoff.initial: `9s` is longer than max"),
     ] {
         let output = replay(wrong);
         assert!(output.status.code() == Some(64) && stderr(&output).contains(said), "{}", stderr(&output));

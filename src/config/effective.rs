@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Config;
+use super::section::is_within;
 use crate::shadow;
 
 /// Fields and sections that a reload applies to the running process.
@@ -85,7 +86,7 @@ impl Config {
         let changed = old.iter().filter(|(path, value)| new.get(*path) != Some(*value));
         let added = new.iter().filter(|(path, _)| !old.contains_key(*path));
         for (path, _) in changed.chain(added) {
-            let list = if applies_at_run_time(path) { &mut diff.at_run_time } else { &mut diff.at_restart };
+            let list = if is_within(path, &AT_RUN_TIME) { &mut diff.at_run_time } else { &mut diff.at_restart };
             list.push(path.clone());
         }
         for (path, differs) in files {
@@ -112,12 +113,6 @@ fn leaves(path: &str, value: Value, found: &mut BTreeMap<String, Value>) {
     } else {
         found.insert(path.to_owned(), value);
     }
-}
-
-fn applies_at_run_time(path: &str) -> bool {
-    AT_RUN_TIME
-        .iter()
-        .any(|field| path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
 /// Returns the hash of a configuration file.
@@ -149,7 +144,7 @@ mod tests {
             if !key.starts_with('-') {
                 assert_eq!(
                     live_section || rest.contains("| live; "),
-                    applies_at_run_time(&key.replace("[]", "")),
+                    is_within(&key.replace("[]", ""), &AT_RUN_TIME),
                     "{key}"
                 );
             }

@@ -16,8 +16,8 @@ use super::raw::{Entry, Node, Origin, Value};
 use super::values::Form;
 use super::{Files, RawConfig, read_file};
 
-/// Sections that a simulation uses, with the limit of all writes in `upstream`.
-const SIMULATED: [&str; 3] = ["correlation", "outbox", "upstream"];
+/// Keys and sections that a simulation uses.
+const SIMULATED: [&str; 5] = ["correlation", "outbox", "upstream.qps", "upstream.burst", "upstream.backoff"];
 
 /// Collects errors during one reading of a file.
 #[derive(Debug)]
@@ -290,9 +290,7 @@ impl<'a> Section<'a> {
     /// `tls.certFile`. `reason` continues the sentence that the value begins. Without a value, or with an empty `key`
     /// for the section itself, it is the whole sentence.
     pub(super) fn conflict(&self, key: &str, reason: &str) {
-        let path = self.path_of(key);
-        let part = path.split('.').next().unwrap_or_default();
-        if self.collector.files == Files::Foreign && !SIMULATED.contains(&part) {
+        if self.collector.files == Files::Foreign && !is_within(&self.path_of(key), &SIMULATED) {
             return;
         }
         self.fault(key, reason, Problem::Conflict);
@@ -340,6 +338,11 @@ impl<'a> Section<'a> {
             }
         }
     }
+}
+
+/// Whether a path is one of `keys`, or below one of them.
+pub(super) fn is_within(path: &str, keys: &[&str]) -> bool {
+    keys.iter().any(|key| path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
 /// A value as errors repeat it.

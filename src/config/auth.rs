@@ -53,12 +53,14 @@ pub(super) fn auth(section: &mut Section<'_>, settings: &mut Settings, backend: 
     if !settings.authenticates() {
         let default = Settings::default();
         for (key, is_set) in [
+            ("tokenReview", settings.tokens != default.tokens),
             ("anonymous", settings.anonymous),
-            ("subjectAccessReview", settings.reviews.is_on),
+            ("subjectAccessReview", settings.reviews != default.reviews),
+            ("outageTTL", settings.outage_ttl != default.outage_ttl),
             ("policy", !settings.policy.is_empty()),
             ("allowPaths", settings.allow_paths != default.allow_paths),
             ("callerAnnotation", settings.annotation.is_some()),
-            ("sourceBinding", settings.binding.is_on),
+            ("sourceBinding", settings.binding != default.binding),
         ] {
             if is_set {
                 section.conflict(key, &format!("has no effect, because {WITHOUT_CALLERS}"));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::clock::Mono;
 
-/// The rate of a bucket. Both numbers are settings, kept outside the bucket so that a reload applies to every bucket at
-/// once.
+/// The rate of a bucket. Both numbers are settings, kept outside the bucket. [`TokenBucket::count`] must
+/// be called before they change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     /// Tokens per second. client-go's `QPS` is a float32, widened here.
@@ -58,6 +58,11 @@ impl TokenBucket {
         (state.tokens + refill).min(rate.burst())
     }
 
+    /// Counts the tokens until `now`, so that another rate than `rate` applies from then on (`SetLimitAt`).
+    pub fn count(&mut self, rate: Rate, now: Mono) {
+        self.0 = self.0.map(|_| State { tokens: self.tokens(rate, now), last: now });
+    }
+
     /// Returns when [`take`](Self::take) will succeed: `now` if it would at once, `None` if never.
     pub fn next_token(&self, rate: Rate, now: Mono) -> Option<Mono> {
         let would_grant = |at: Mono| Self::clone(self).take(rate, at);
@@ -84,6 +89,34 @@ impl TokenBucket {
         }
         let wait = Duration::try_from_secs_f64(missing / rate.limit()).ok()?;
         Some(now.after(wait.saturating_add(Duration::from_micros(1))))
+    }
+}
+
+/// A bucket with the rate of its newest event.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct RatedBucket {
+    bucket: TokenBucket,
+    /// `None` after a reload: the rate of the next event applies since then.
+    rate: Option<Rate>,
+}
+
+impl RatedBucket {
+    /// Returns the bucket, to be used with this rate. It keeps its tokens if the rate differs from the last one, because
+    /// rules share the bucket.
+    pub(super) fn at_rate(&mut self, rate: Rate, now: Mono) -> &mut TokenBucket {
+        if let Some(before) = self.rate.replace(rate)
+            && before != rate
+        {
+            self.bucket.count(before, now);
+        }
+        &mut self.bucket
+    }
+
+    /// Forgets the rate, because a reload may have changed it.
+    pub(super) fn forget_rate(&mut self, now: Mono) {
+        if let Some(before) = self.rate.take() {
+            self.bucket.count(before, now);
+        }
     }
 }
 
@@ -119,6 +152,40 @@ mod tests {
                 assert!(!bucket.clone().take(rate, Mono(next.0 - 10)), "{rate:?}");
             }
         }
+    }
+
+    /// Fault: the time since the last token counted at the new rate.
+    #[test]
+    fn another_rate_keeps_the_tokens() {
+        let second = |seconds: i64| Mono(seconds * 1_000_000_000);
+        let taken = |bucket: &mut RatedBucket, rate, now| {
+            std::iter::from_fn(|| bucket.at_rate(rate, now).take(rate, now).then_some(())).count()
+        };
+        let rate = |qps, burst| Rate { qps, burst };
+        // Tokens 8 s after the bucket was empty, and a second later.
+        for (before, after, expected) in [
+            (rate(1.0, 10), rate(1.0, 10), [8, 1]),
+            (rate(1.0, 10), rate(0.01, 10), [8, 0]),
+            (rate(1.0, 10), rate(0.0, 10), [8, 0]),
+            (rate(0.0, 10), rate(1.0, 10), [0, 1]),
+            (rate(0.01, 10), rate(5.0, 10), [0, 5]),
+            (rate(1.0, 10), rate(1.0, 3), [3, 1]),
+            (rate(1.0, 5), rate(1.0, 20), [5, 1]),
+        ] {
+            let mut bucket = RatedBucket::default();
+            assert_eq!(taken(&mut bucket, before, second(1)), before.burst as usize);
+            let mut reloaded = bucket;
+            for (bucket, forgotten) in [(&mut bucket, None), (&mut reloaded, Some(second(9)))] {
+                forgotten.into_iter().for_each(|now| bucket.forget_rate(now));
+                let found = [9, 10].map(|now| taken(bucket, after, second(now)));
+                assert_eq!(found, expected, "{before:?} {after:?} {forgotten:?}");
+            }
+        }
+        // The new rate applies since the reload.
+        let mut bucket = RatedBucket::default();
+        taken(&mut bucket, rate(0.0, 10), second(1));
+        bucket.forget_rate(second(9));
+        assert_eq!(taken(&mut bucket, rate(1.0, 10), second(15)), 6);
     }
 
     #[test]

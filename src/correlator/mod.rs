@@ -30,6 +30,7 @@ pub use settings::{
 pub use dedup::{Observation, Patch};
 
 use aggregate::{Group, Route, is_combined};
+use budget::RatedBucket;
 
 use crate::clock::{Mono, Now};
 use crate::event::Event;
@@ -57,7 +58,7 @@ pub struct Correlator {
     observations: LruMap<Observation>,
     /// Budgets under `Suppression::Drop`; a deferred write pays in the outbox.
     // LIMIT: `cache_size` entries; an evicted bucket is full at its next use.
-    buckets: Option<Box<LruMap<TokenBucket>>>,
+    buckets: Option<Box<LruMap<RatedBucket>>>,
 }
 
 /// A record that may stand for an event.
@@ -153,14 +154,15 @@ impl Correlator {
     }
 
     /// Evicts what no settings of a reloaded policy allow: entries beyond the largest cache, and budgets that pay for
-    /// nothing.
-    pub fn follow(&mut self, policy: &Policy) {
+    /// nothing. The rates of the others may have changed.
+    pub fn follow(&mut self, policy: &Policy, now: Mono) {
         let largest = policy.all().map(|settings| settings.lru_cache_size.get()).max().unwrap_or_default();
         self.groups.evict_to(largest);
         self.observations.evict_to(largest);
         self.buckets.take_if(|_| policy.all().all(|settings| settings.suppression == Suppression::Defer));
         if let Some(buckets) = &mut self.buckets {
             buckets.evict_to(largest);
+            buckets.iter_mut().for_each(|(_, bucket)| bucket.forget_rate(now));
         }
     }
 
@@ -270,7 +272,8 @@ impl Correlator {
 
     /// Returns the tokens of a budget that is paid here (`Suppression::Drop`), and when the next one comes.
     pub fn tokens(&self, budget: Key, rate: Rate, now: Mono) -> (f64, Option<Mono>) {
-        let bucket = self.buckets.as_ref().and_then(|buckets| buckets.peek(&budget)).copied().unwrap_or_default();
+        let mut bucket = self.buckets.as_ref().and_then(|buckets| buckets.peek(&budget)).copied().unwrap_or_default();
+        let bucket = bucket.at_rate(rate, now);
         (bucket.tokens(rate, now), bucket.next_token(rate, now))
     }
 
@@ -280,8 +283,8 @@ impl Correlator {
             Suppression::Defer => Verdict::Owe { rate },
             Suppression::Drop => {
                 let buckets = self.buckets.get_or_insert_default();
-                let bucket = buckets.get_or_insert_within(budget, self.cache_size, TokenBucket::default);
-                if bucket.take(rate, now.mono) { Verdict::Pass } else { Verdict::Drop }
+                let bucket = buckets.get_or_insert_within(budget, self.cache_size, RatedBucket::default);
+                if bucket.at_rate(rate, now.mono).take(rate, now.mono) { Verdict::Pass } else { Verdict::Drop }
             }
         }
     }

@@ -124,12 +124,16 @@ impl Gate {
         }
     }
 
-    /// Applies settings, and returns whether they are new. A window that no failure has reduced follows the limit, and a
-    /// pause does not outlast the new longest one.
+    /// Applies settings, and returns whether they are new. A window that no failure has reduced follows the limit, a
+    /// pause does not outlast the new longest one, and the bucket keeps its tokens.
     pub(super) fn set_settings(&mut self, settings: GateSettings, now: Mono) -> bool {
         let old = std::mem::replace(&mut self.settings, settings);
         if old == settings {
             return false;
+        }
+        if let Some(rate) = old.rate {
+            self.bucket.count(rate, now);
+            self.bucket_before.count(rate, now);
         }
         if self.health == Health::Up && self.window >= old.max_in_flight {
             self.window = settings.max_in_flight;
@@ -325,6 +329,25 @@ mod tests {
         gate.set_settings(settings(9, 1), millis(600));
         assert_eq!(gate.acquire(millis(1500)), Acquisition::Go);
         assert_eq!(gate.window(), 1, "it is down");
+    }
+
+    /// Fault: the time since the last request counted at the new rate.
+    #[test]
+    fn a_reloaded_rate_keeps_the_tokens() {
+        let settings = |qps| GateSettings { rate: Some(Rate { qps, burst: 10 }), ..GateSettings::default() };
+        for (before, after, expected) in [(1.0, 0.01, [8, 0]), (0.01, 1.0, [0, 1])] {
+            let mut gate = Gate::new(settings(before));
+            let sent = |gate: &mut Gate, now| {
+                let is_sent = || {
+                    let is_sent = gate.acquire(millis(now)) == Acquisition::Go;
+                    is_sent.then(|| gate.settle(Outcome::Success, millis(now), millis(now), 0.0))
+                };
+                std::iter::from_fn(is_sent).count()
+            };
+            assert_eq!(sent(&mut gate, 1000), 10);
+            gate.set_settings(settings(after), millis(9000));
+            assert_eq!([9000, 10_000].map(|now| sent(&mut gate, now)), expected, "{before} {after}");
+        }
     }
 
     #[test]

@@ -89,6 +89,8 @@ pub(super) struct Budget {
     pub(super) filed: Option<Class>,
     /// Warnings taken since the last Normal record that needed no token.
     warnings: u8,
+    /// Whether a reload may have changed the rate: that of the next event applies since then.
+    is_outdated: bool,
     /// Number of records in the outbox with this budget, in any phase.
     pub(super) members: u32,
     pub(super) source: Key,
@@ -151,14 +153,32 @@ impl Budget {
             members: 0,
             filed: None,
             warnings: 0,
+            is_outdated: false,
             timer: None,
         }
     }
 
-    /// Sets the rate, which a reload may have changed.
-    pub(super) fn set_rate(&mut self, new: Rate) {
-        if let Some((_, rate)) = &mut self.bucket {
+    /// Sets the rate, which a reload may have changed or which another rule has. The tokens stay.
+    pub(super) fn set_rate(&mut self, new: Rate, now: Mono) {
+        let is_counted = std::mem::take(&mut self.is_outdated);
+        if let Some((bucket, rate)) = &mut self.bucket
+            && *rate != new
+        {
+            if !is_counted {
+                bucket.count(*rate, now);
+            }
             *rate = new;
+        }
+    }
+
+    /// Counts the tokens of a budget without records, because a reload may have changed its rate. Until its next event
+    /// comes, it is removed as at the old rate.
+    pub(super) fn outdate(&mut self, now: Mono) {
+        if self.members == 0
+            && !std::mem::replace(&mut self.is_outdated, true)
+            && let Some((bucket, rate)) = &mut self.bucket
+        {
+            bucket.count(*rate, now);
         }
     }
 

@@ -143,7 +143,7 @@ impl Outbox {
         };
         let budget = self.budget(budget_id, || Budget::new(offer.source, offer.rate));
         if let Some(rate) = offer.rate {
-            budget.set_rate(rate);
+            budget.set_rate(rate, now);
         }
         budget.members += 1;
         let Known { stored, count, tag } = offer.known;
@@ -185,7 +185,7 @@ impl Outbox {
             self.drop_if_idle(before, now.mono);
         }
         if let Some(budget) = self.budgets.peek_mut(&to.0) {
-            budget.set_rate(rate);
+            budget.set_rate(rate, now.mono);
         }
         self.refile(to, now.mono);
     }

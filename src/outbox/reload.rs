@@ -23,6 +23,9 @@ impl Outbox {
             self.shorten_interval(id, &old, now);
             self.recharge(id, secret, [before, after], now);
         }
+        if before != after {
+            self.budgets.iter_mut().for_each(|(_, budget)| budget.outdate(now.mono));
+        }
         let budgets = self.budgets.iter().filter(|(_, budget)| budget.waits_for_token());
         for id in budgets.map(|(id, _)| BudgetId(*id)).collect::<Vec<_>>() {
             self.fold_beyond_limit(id, now);
@@ -180,16 +183,60 @@ mod tests {
     fn what_waits_follows_the_rate_of_its_budget() {
         let same = settings(outbox::Settings::default());
         let (none, some) = (policy(2, 0.0, None), policy(2, 1.0, None));
-        assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &some)), (vec![1; 2], vec![1; 2]));
-        assert_eq!(reloaded(of_one_object(8), (&same, &some), (&same, &none)), (vec![1; 2], vec![]));
+        // Tokens come at the old rate until the reload.
+        assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &some)), (vec![1; 2], vec![1]));
+        assert_eq!(reloaded(of_one_object(8), (&same, &some), (&same, &none)), (vec![1; 2], vec![1]));
         let drop = Settings { suppression: Suppression::Drop, ..(*some.base).clone() };
         let drop = Policy::from(drop);
-        assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &drop)), (vec![1; 2], vec![1; 2]));
+        assert_eq!(reloaded(of_one_object(8), (&same, &none), (&same, &drop)), (vec![1; 2], vec![1]));
         // A digest is of the rule of its events.
         let matches = Matches { reason: vec![Pattern::Prefix("Reason".into())], ..Matches::default() };
         let ruled = Policy { rules: vec![Rule { matches, settings: Arc::clone(&some.base) }], ..none };
         let (few, empty) = (folding(1, HOUR, HOUR), policy(0, 0.0, None));
         assert_eq!(reloaded(of_one_object(8), (&few, &empty), (&few, &ruled)), (vec![], vec![8]));
+    }
+
+    /// Fault: the time since the last token counted at the new rate. So a lower rate took the tokens, and a higher one
+    /// filled the budget.
+    #[test]
+    fn a_budget_keeps_its_tokens() {
+        let (same, rates) = (settings(outbox::Settings::default()), [(1.0, 0.01, 8, 0), (0.0, 1.0, 0, 6)]);
+        for (suppression, (before, after, at_reload, later)) in
+            [Suppression::Defer, Suppression::Drop].into_iter().flat_map(|of| rates.map(|rates| (of, rates)))
+        {
+            let [before, after] = [before, after]
+                .map(|qps| Policy::from(Settings { suppression, ..(*policy(10, qps, None).base).clone() }));
+            // Events come at once, or the records have left the outbox when the first ones come.
+            for (seconds, expected) in [(9, at_reload), (15, at_reload + later)] {
+                let mut shard = Shard::new(KeySecret(1, 2), same.clone(), 1);
+                report(&mut shard, of_one_object(10), &before, 1);
+                assert_eq!(written(&mut shard, at(1)), [1; 10]);
+                // Only budgets without records are left.
+                written(&mut shard, at(9));
+                shard.reload(same.clone(), &before, &after, at(9));
+                report(&mut shard, (10..30).map(|reason| event(0, reason)), &after, seconds);
+                assert_eq!(written(&mut shard, at(seconds)).len(), expected, "{suppression:?} {seconds}");
+            }
+        }
+    }
+
+    /// Fault: one event of a rule with a higher rate filled the budget that it shares with others.
+    #[test]
+    fn rules_that_share_a_budget_share_its_tokens() {
+        for suppression in [Suppression::Defer, Suppression::Drop] {
+            let base = Settings { suppression, ..(*policy(10, 0.0, None).base).clone() };
+            let matches = Matches { reason: vec![Pattern::Exact("Reason99".into())], ..Matches::default() };
+            let rules = vec![Rule { matches, settings: Arc::new(Settings { qps: 5.0, ..base.clone() }) }];
+            let policy = Policy { rules, ..Policy::from(base) };
+            let mut shard = Shard::new(KeySecret(1, 2), settings(outbox::Settings::default()), 1);
+            report(&mut shard, of_one_object(10), &policy, 1);
+            assert_eq!(written(&mut shard, at(1)), [1; 10]);
+            let rare = std::iter::repeat_n(event(0, 99), 2);
+            for event in rare.chain((10..20).map(|reason| event(0, reason))) {
+                report(&mut shard, std::iter::once(event), &policy, 4);
+                assert_eq!(written(&mut shard, at(4)), [0; 0], "{suppression:?}");
+            }
+        }
     }
 
     /// Fault: as above, for the tokens of groups.

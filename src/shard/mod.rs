@@ -208,7 +208,7 @@ impl Shard {
         self.forget_folded(now);
         for (_, correlator) in self.sources.iter_mut() {
             let tracked = correlator.tracked_keys();
-            correlator.follow(policy);
+            correlator.follow(policy, now.mono);
             self.tracked_keys.replace(tracked, correlator.tracked_keys());
         }
         self.explain.set_settings(settings.explain, self.ledger.total_rejected(), now);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::{BodyExt as _, Collected, Limited, StreamBody};
 use hyper::body::{Body as HttpBody, Frame};
 use kube::Api;
 use kube::client::Body;
@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use tower::{BoxError, ServiceExt as _};
 use tower_http::timeout::TimeoutBody;
 
-use super::{AnswerBody, Apiserver, Exchange, READ_BYTES_MAX, boxed, cause_of};
+use super::{AnswerBody, Apiserver, BODY_BYTES_MAX, Exchange, READ_BYTES_MAX, boxed, cause_of};
 use crate::clock::Clock;
 use crate::event::{ApiGroup, Event, json};
 use crate::status::Status;
@@ -162,8 +162,8 @@ impl Apiserver {
 }
 
 /// Returns a kube client with deadlines and limits of bytes. kube's own client has neither, so a missing answer to a
-/// list would block it for ever. `timeout` limits the head of an answer and each chunk of a list; a watch may be silent
-/// until its end, and kube's watcher ends it.
+/// list would block it for ever. `timeout` limits the head of an answer, a refusal's body and each chunk of a list; a
+/// watch may be silent until its end, and kube's watcher ends it.
 fn impatient(
     exchange: Exchange,
     timeout: Duration,
@@ -195,15 +195,23 @@ fn impatient(
                 if is_watch && answer.status() == StatusCode::GONE {
                     answer = expired();
                 }
-                let is_json =
-                    answer.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON));
-                if is_watch && is_json && answer.status().is_success() {
+                let status = answer.status();
+                let is_refused = status.is_client_error() || status.is_server_error();
+                let is_open = is_watch && !is_refused;
+                if is_refused {
+                    answer = whole_refusal(answer, timeout).await;
+                }
+                if is_open && !(status.is_success() && is_json(&answer)) {
+                    // kube would read a page of another server as a watch, with a fault and a pause for each line.
+                    return Err("the answer is not an API server's".into());
+                }
+                if is_open {
                     watching();
                 }
-                let silence = if is_watch { Duration::MAX } else { timeout };
+                let silence = if is_open { Duration::MAX } else { timeout };
                 let page = (!is_watch).then_some(page);
                 let opened = clock.now().mono;
-                let is_too_short = move || is_watch && clock.now().mono.since(opened) < WATCH_MIN;
+                let is_too_short = move || is_open && clock.now().mono.since(opened) < WATCH_MIN;
                 Ok::<_, BoxError>(answer.map(|body| TimeoutBody::new(silence, bounded(body, page, is_too_short))))
             }
         }),
@@ -213,6 +221,18 @@ fn impatient(
 
 fn is_watch(request: &Request<Body>) -> bool {
     request.uri().query().is_some_and(|query| query.contains("watch=true"))
+}
+
+fn is_json(answer: &Response<AnswerBody>) -> bool {
+    answer.headers().get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(JSON))
+}
+
+/// Returns a refusal with its body, which kube reads to its end, or without one that is too long or not read in time.
+async fn whole_refusal(answer: Response<AnswerBody>, timeout: Duration) -> Response<AnswerBody> {
+    let (head, body) = answer.into_parts();
+    let body = tokio::time::timeout(timeout, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
+    Response::from_parts(head, boxed(Body::from(body)))
 }
 
 /// Returns the token of the page that a request asks for; `None` for the first page.
@@ -280,7 +300,11 @@ mod tests {
     where
         A: Fn(Request<Body>) -> Response<AnswerBody> + Clone + Send + Sync + 'static,
     {
-        let service = tower::service_fn(move |request| std::future::ready(Ok::<_, BoxError>(answer(request))));
+        let service = tower::service_fn(move |request| {
+            let mut answer = answer(request);
+            answer.headers_mut().entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+            std::future::ready(Ok::<_, BoxError>(answer))
+        });
         let (registry, settings) = (prometheus::Registry::new(), Settings::default());
         Apiserver::behind(service, &settings, clock, crate::upstream::Metrics::new(&registry))
     }
@@ -419,6 +443,59 @@ mod tests {
         let shown = first(&behind(answer, Clock::manual(0)), 5).await;
         assert_eq!([&shown[0], &shown[1], &shown[3], &shown[4]], ["Begins", "Complete", "Begins", "Complete"]);
         assert!(shown[2].contains("too old"), "{shown:?}");
+    }
+
+    /// Faults: after a refusal of the watch without the end of its body, nothing of history happened any more, and it
+    /// showed as followed; and the body could have any length.
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_of_the_watch_is_limited_in_time_and_bytes() {
+        for is_silent in [true, false] {
+            let answer = move |request: Request<Body>| {
+                if !is_watch(&request) {
+                    return Response::new(boxed(Body::from(LIST.as_bytes().to_vec())));
+                }
+                let lines = stream::iter([Bytes::from("x\n".repeat(BODY_BYTES_MAX))]);
+                let body = if is_silent { stream::pending().boxed() } else { lines.boxed() };
+                let mut answer =
+                    Response::new(boxed(StreamBody::new(body.map(|data| Ok::<_, BoxError>(Frame::data(data))))));
+                *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                answer
+            };
+            let apiserver = behind(answer, Clock::manual(0));
+            let shown = tokio::time::timeout(Duration::from_secs(600), first(&apiserver, 4)).await.unwrap();
+            assert_eq!(shown[..], ["Begins", "Complete", "503", "503"]);
+        }
+    }
+
+    /// Fault: each line of another server's page was a fault with a pause, for a quarter of an hour.
+    #[tokio::test(start_paused = true)]
+    async fn a_page_of_another_server_is_one_fault() {
+        for (code, kind) in [(200, "text/html"), (302, "text/html"), (302, "application/json")] {
+            let watches = Arc::new(AtomicU32::new(0));
+            let answer = move |request: Request<Body>| {
+                let event = r#"{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}"#;
+                let watch = is_watch(&request).then(|| watches.fetch_add(1, Ordering::Relaxed));
+                let body = match watch {
+                    None => LIST.to_owned(),
+                    Some(0) => "<p>\n".repeat(40),
+                    Some(_) => format!("{event}\n"),
+                };
+                let body = stream::iter([Ok::<_, BoxError>(Frame::data(Bytes::from(body)))]);
+                let is_open = watch.is_some_and(|number| number > 0);
+                let rest = stream::iter(is_open.then_some(())).then(|()| std::future::pending());
+                let mut answer = Response::new(boxed(StreamBody::new(body.chain(rest))));
+                if watch == Some(0) {
+                    *answer.status_mut() = StatusCode::from_u16(code).unwrap();
+                    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+                }
+                answer
+            };
+            let apiserver = behind(answer, Clock::manual(0));
+            let shown = tokio::time::timeout(Duration::from_secs(60), first(&apiserver, 4)).await.unwrap();
+            assert_eq!(shown[..2], ["Begins", "Complete"]);
+            assert_eq!(shown[2], "the answer is not an API server's");
+            assert!(shown[3].starts_with("Stored"), "{}", shown[3]);
+        }
     }
 
     /// Fault: the list's pages and the watch's lines could have any length. 500 events of 1 MiB, which every tenant may

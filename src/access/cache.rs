@@ -68,7 +68,7 @@ struct Inner<V> {
     accepted: LruCache<u128, (Mono, V)>,
     /// LIMIT: the same.
     refused: LruCache<u128, (Mono, V)>,
-    /// LIMIT: `questions_max`, of which one caller has half, and as many again that renew an accepting answer; further
+    /// LIMIT: `questions_max`, and as many again that renew an accepting answer; one caller has half of each. Further
     /// questions are refused. Each removes itself by its number.
     asking: HashMap<u128, Asked<V>>,
     questions: u64,
@@ -81,6 +81,8 @@ struct Asked<V> {
     number: u64,
     /// The caller that it is about; a token has its own.
     caller: u128,
+    /// Whether it renews an accepting answer.
+    is_renewal: bool,
     asking: WeakShared<Asking<V>>,
 }
 
@@ -151,10 +153,10 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
                 None if !inner.has_room((key, caller), self.questions_max) => return Err(Unanswered::Full),
                 None => {
                     inner.questions += 1;
-                    let number = inner.questions;
+                    let (number, is_renewal) = (inner.questions, inner.accepted.contains(&key));
                     let asking = self.answer(InFlight { answers: Arc::clone(self), key, number }, clock, question());
                     if let Some(weak) = asking.downgrade() {
-                        inner.asking.insert(key, Asked { number, caller, asking: weak });
+                        inner.asking.insert(key, Asked { number, caller, is_renewal, asking: weak });
                     }
                     asking
                 }
@@ -196,11 +198,10 @@ impl<V: Clone> Inner<V> {
 
     /// Whether a question may be asked now.
     fn has_room(&self, (key, caller): (u128, u128), questions_max: usize) -> bool {
-        if self.accepted.contains(&key) {
-            return self.asking.len() < questions_max.saturating_mul(2);
-        }
-        let own = self.asking.values().filter(|asked| asked.caller == caller).count();
-        self.asking.len() < questions_max && own < questions_max.div_ceil(2)
+        let is_renewal = self.accepted.contains(&key);
+        let alike = || self.asking.values().filter(|asked| asked.is_renewal == is_renewal);
+        let own = alike().filter(|asked| asked.caller == caller).count();
+        alike().count() < questions_max && own < questions_max.div_ceil(2)
     }
 }
 
@@ -293,6 +294,25 @@ mod tests {
         let mut waiting = Vec::new();
         for (key, caller, expected) in
             [(1, 7, true), (2, 7, true), (3, 7, false), (4, 8, true), (5, 9, true), (6, 8, false)]
+        {
+            let (sender, question) = later();
+            let mut asking = Box::pin(answers.ask((key, caller), &clock, || question));
+            let answer = asking.as_mut().now_or_never();
+            assert_eq!(answer, (!expected).then_some(Err(Unanswered::Full)), "{key}");
+            waiting.push((sender, asking));
+        }
+    }
+    /// Faults: the renewals of one caller kept out all other callers, new ones and accepted ones.
+    #[tokio::test]
+    async fn a_caller_has_half_of_the_renewals() {
+        let (answers, clock) = (answers(9, 2, |_| true), Clock::manual(0));
+        for (key, caller) in [(1, 7), (2, 7), (3, 8), (4, 9)] {
+            assert_eq!(answers.ask((key, caller), &clock, || at_once(1)).await, Ok(1));
+        }
+        clock.advance(TTL);
+        let mut waiting = Vec::new();
+        for (key, caller, expected) in
+            [(1, 7, true), (2, 7, false), (5, 7, true), (6, 8, true), (3, 8, true), (4, 9, false), (8, 9, false)]
         {
             let (sender, question) = later();
             let mut asking = Box::pin(answers.ask((key, caller), &clock, || question));

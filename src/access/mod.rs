@@ -65,8 +65,8 @@ const TOKENS_MAX: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// LIMIT: cached permissions, and as many refusals; beyond it the least recently used one is evicted and reviewed
 /// again.
 const DECISIONS_MAX: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
-/// LIMIT: questions of each kind in flight, half of them about one caller's permissions, and as many again that renew an
-/// accepting answer; a request that needs another one is refused with 429.
+/// LIMIT: questions of each kind in flight, and as many again that renew an accepting answer. Half of each are about one
+/// caller's permissions. A request that needs another one is refused with 429.
 const QUESTIONS_MAX: usize = 64;
 /// LIMIT: bytes of a token; a longer one is refused without a review. Tokens of service accounts have about 2 KiB.
 const TOKEN_BYTES_MAX: usize = 16 << 10;

@@ -11,7 +11,8 @@ use eventweir::event::{ApiGroup, Event};
 use eventweir::outbox::LostReason;
 use eventweir::upstream::store::{self, Store};
 use eventweir::upstream::{
-    DeleteOptions, Embedded, FieldSelector, ListOptions, Metrics, Upstream, Version, Watch, WatchEvent, WatchOptions,
+    DeleteOptions, Embedded, FieldSelector, ListOptions, Metrics, Step, Upstream, Version, Watch, WatchEvent,
+    WatchOptions,
 };
 use program::Program;
 use prometheus::Registry;
@@ -330,6 +331,13 @@ async fn existing_events_are_watched_in_several_chunks() {
     program.app.stop().await;
 }
 
+async fn next_events(watch: &mut Watch) -> Vec<WatchEvent> {
+    match watch.next().await {
+        Some(Step::Events(events)) => events,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_begins_with_existing_events_and_continues_with_later_changes() {
     let clock = Clock::manual(START);
@@ -354,7 +362,7 @@ async fn a_watch_begins_with_existing_events_and_continues_with_later_changes() 
     let options =
         WatchOptions { field_selector, send_initial_events: Some(true), bookmarks: true, ..WatchOptions::default() };
     let mut watch = Upstream::Embedded(embedded.clone()).watch(Some("shop"), options).await.unwrap();
-    let mut events = watch.next().await.unwrap();
+    let mut events = next_events(&mut watch).await;
     assert!(events.len() < all.len(), "not all at once");
     let count = |event: &mut Event| event.count += 1;
     embedded.access(|store, now| {
@@ -363,7 +371,7 @@ async fn a_watch_begins_with_existing_events_and_continues_with_later_changes() 
         store.delete("shop", "e0600", &DeleteOptions::default(), now).unwrap();
     });
     while events.len() < all.len() + 4 {
-        events.extend(watch.next().await.unwrap());
+        events.extend(next_events(&mut watch).await);
     }
     let changes = events.split_off(all.len());
     for (number, event) in events.iter().enumerate() {
@@ -401,7 +409,9 @@ impl Mirror {
     /// Takes the available events; false when there are none.
     async fn take(&mut self) -> bool {
         let next = self.watch.as_mut().unwrap().next();
-        let Ok(Some(events)) = tokio::time::timeout(Duration::from_millis(1), next).await else { return false };
+        let Ok(Some(Step::Events(events))) = tokio::time::timeout(Duration::from_millis(1), next).await else {
+            return false;
+        };
         for event in events {
             let known = |event: &Event| self.events.contains_key(event.metadata.name.as_str());
             let (event, there) = match event {

@@ -72,9 +72,10 @@ async fn send_all(socket: &mut WebSocket, stream: Stream) {
             made = &mut next => {
                 let Some((events, mut stream)) = made else { return };
                 for event in &events {
-                    let mut frame = Vec::new();
-                    stream.write(event, &mut frame);
-                    if socket.send(message(stream.media(), frame)).await.is_err() {
+                    let Some((frame, room)) = stream.frame(event).await else { return };
+                    let sent = socket.send(message(stream.media(), frame)).await;
+                    // The library keeps the memory of the longest message, so the watch ends after a long one.
+                    if sent.is_err() || room.is_some() {
                         return;
                     }
                 }

@@ -123,7 +123,7 @@ impl FairPlace {
     }
 
     /// Frees all but so many.
-    pub(super) fn shrink(&mut self, number: usize) {
+    pub fn shrink(&mut self, number: usize) {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         let (fewer, own) = (number.min(self.number), number.min(self.own));
         self.places.taken.sub(self.number - fewer);

@@ -20,7 +20,7 @@ pub use embedded::{Embedded, answer_from_store};
 pub use list::{ClientPatch, DeleteOptions, Deleted, ListOptions, Updated, Version, WatchOptions, WriteOptions};
 pub use metrics::Metrics;
 pub use patch::patch_document;
-pub use watch::{EmbeddedWatch, Watch};
+pub use watch::{EmbeddedWatch, Step, Watch};
 
 use serde_json::Value;
 

@@ -24,11 +24,20 @@ pub enum Watch {
     Apiserver(Box<Frames>),
 }
 
+/// The next step of a watch.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    /// Events; after an `Error` follow none.
+    Events(Vec<WatchEvent>),
+    /// A long event has begun, which takes up to so many bytes while it is read. The next step reads it.
+    Long(usize),
+}
+
 impl Watch {
-    /// Waits for the next events; `None` at the end. An `Error` is the last event. Cancelling is safe.
-    pub async fn next(&mut self) -> Option<Vec<WatchEvent>> {
+    /// Waits for the next step; `None` at the end. Cancelling is safe.
+    pub async fn next(&mut self) -> Option<Step> {
         match self {
-            Self::Embedded(watch) => watch.next().await,
+            Self::Embedded(watch) => watch.next().await.map(Step::Events),
             Self::Apiserver(frames) => frames.next().await,
         }
     }

@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::{
 
 use super::support::app::{DEADLINE, Program, start};
 use super::support::events::{event, plain};
-use super::support::http::EVENTS;
+use super::support::http::{EVENTS, json};
 
 type Socket = WebSocketStream<TcpStream>;
 
@@ -102,6 +102,25 @@ async fn a_websocket_watch_ends_at_its_timeout_and_frees_its_place() {
         socket.close(None).await.unwrap();
         while let Some(Ok(_)) = tokio::time::timeout(DEADLINE, socket.next()).await.unwrap() {}
     }
+    program.stop().await;
+}
+
+/// Fault: a watch kept the memory of its longest message until its end.
+#[tokio::test]
+async fn a_watch_ends_after_a_long_event_and_its_client_resumes() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let (mut long, short) = (event("node-1", "web-1", "BackOff", &"x".repeat(100_000)), plain());
+    long.metadata.name = "a-long-event".into();
+    let reply = client.send("PUT", &format!("{EVENTS}/a-long-event"), &[], &json(&long)).await;
+    let version = reply.json()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    client.post(&short).await;
+    program.settle().await;
+    let mut socket = open(&program, &format!("{EVENTS}?watch=true"), &[]).await.unwrap();
+    assert_eq!(next(&mut socket).await, ("ADDED".to_owned(), "a-long-event".to_owned()));
+    ends(&mut socket).await;
+    let mut socket = open(&program, &format!("{EVENTS}?watch=true&resourceVersion={version}"), &[]).await.unwrap();
+    assert_eq!(next(&mut socket).await, ("ADDED".to_owned(), short.metadata.name.to_string()));
     program.stop().await;
 }
 

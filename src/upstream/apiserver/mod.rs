@@ -213,7 +213,7 @@ impl Apiserver {
         if !answer.status().is_success() {
             return Err(denial(answer).await);
         }
-        Ok(Frames::new(self.group, answer.into_body()))
+        Ok(Frames::new(self.group, answer.into_body(), self.timeout))
     }
 
     /// Sends a request, decodes the answer and counts the outcome.

@@ -22,7 +22,8 @@ use crate::event::{Event, Time};
 use crate::outbox::{Applied, Fault, LostReason, Patch, Refusal, Retry};
 use crate::upstream::store::{self, Store};
 use crate::upstream::{
-    ClientPatch, DeleteOptions, Deleted, LabelSelector, ListOptions, Upstream, WatchEvent, WatchOptions, WriteOptions,
+    ClientPatch, DeleteOptions, Deleted, LabelSelector, ListOptions, Step, Upstream, WatchEvent, WatchOptions,
+    WriteOptions,
 };
 
 /// One request to the fake API server.
@@ -297,7 +298,8 @@ async fn watches_are_passed_through_with_their_refusals() {
     let body =
         "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Event\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}}\n";
     let mut frames = answering(line, 200, body).watch(None, options.clone()).await.unwrap();
-    assert!(matches!(&frames.next().await.unwrap()[..], [WatchEvent::Added(event)] if event.metadata.name == "a"));
+    let Some(Step::Events(events)) = frames.next().await else { panic!("the watch has ended") };
+    assert!(matches!(&events[..], [WatchEvent::Added(event)] if event.metadata.name == "a"));
     assert_eq!(frames.next().await, None);
     let status =
         answering(line, 403, r#"{"kind":"Status","status":"Failure","message":"m","reason":"Forbidden","code":403}"#);

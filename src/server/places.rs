@@ -34,8 +34,6 @@ pub struct FairPlace {
     /// The caller whose part they are of; an empty name has none.
     caller: SmolStr,
     number: i64,
-    /// The number that counts in the caller's part.
-    own: i64,
 }
 
 impl FairPlaces {
@@ -45,21 +43,21 @@ impl FairPlaces {
     }
 
     /// Takes several places for a caller; an empty name stands for all whose name is not known, who may take all. A
-    /// number larger than that of all places, or of the caller's part, needs all of them. Of two that take the last ones
-    /// at once, both may get `None`.
+    /// larger number than a caller may have needs, and counts as, all that it may have. Of two that take the last ones at
+    /// once, both may get `None`.
     #[must_use]
     pub fn take(&self, caller: &str, number: u64) -> Option<FairPlace> {
-        let number = i64::try_from(number).unwrap_or(i64::MAX).min(self.most);
-        let own = number.min(self.part());
+        let most = if caller.is_empty() { self.most } else { self.part() };
+        let number = i64::try_from(number).unwrap_or(i64::MAX).min(most);
         if !caller.is_empty() {
             let mut parts = self.parts.lock();
-            let taken = parts.get(caller).copied().unwrap_or_default() + own;
-            if taken > self.part() {
+            let taken = parts.get(caller).copied().unwrap_or_default() + number;
+            if taken > most {
                 return None;
             }
             parts.insert(caller.into(), taken);
         }
-        let place = self.counted(caller, number, own);
+        let place = self.counted(caller, number);
         (self.taken.get() <= self.most).then_some(place)
     }
 
@@ -70,12 +68,12 @@ impl FairPlaces {
         if !caller.is_empty() {
             *self.parts.lock().entry(caller.into()).or_default() += number;
         }
-        self.counted(caller, number, number)
+        self.counted(caller, number)
     }
 
-    fn counted(&self, caller: &str, number: i64, own: i64) -> FairPlace {
+    fn counted(&self, caller: &str, number: i64) -> FairPlace {
         self.taken.add(number);
-        FairPlace { places: self.clone(), caller: caller.into(), number, own }
+        FairPlace { places: self.clone(), caller: caller.into(), number }
     }
 
     /// Whether a caller may take places for something long: it leaves half of its part to what is short, and all
@@ -119,24 +117,22 @@ impl FairPlace {
     /// Adds places of the same caller.
     pub(super) fn add(&mut self, mut more: Self) {
         self.number += std::mem::take(&mut more.number);
-        self.own += std::mem::take(&mut more.own);
     }
 
     /// Frees all but so many.
     pub fn shrink(&mut self, number: usize) {
-        let number = i64::try_from(number).unwrap_or(i64::MAX);
-        let (fewer, own) = (number.min(self.number), number.min(self.own));
+        let fewer = i64::try_from(number).unwrap_or(i64::MAX).min(self.number);
         self.places.taken.sub(self.number - fewer);
         if !self.caller.is_empty() {
             let mut parts = self.places.parts.lock();
             if let Some(taken) = parts.get_mut(&self.caller) {
-                *taken -= self.own - own;
+                *taken -= self.number - fewer;
                 if *taken == 0 {
                     parts.remove(&self.caller);
                 }
             }
         }
-        (self.number, self.own) = (fewer, own);
+        self.number = fewer;
     }
 
     /// Returns a body that keeps the place until its client has taken all of it.
@@ -188,9 +184,13 @@ mod tests {
         let other = places.take("b", 50).unwrap();
         assert!(places.take("", 1).is_none());
         drop((first, second));
-        assert!(places.take("a", 500).is_none() && places.take("", 50).is_some(), "it needs all");
+        // Fault: it took the places of all, for as long as its client was slow.
+        let long = places.take("a", 500).unwrap();
+        assert!(places.take("", 1).is_none() && places.take("a", 1).is_none());
         drop(other);
-        assert!(places.take("c", 500).is_some());
+        assert!(places.take("c", 500).is_some() && places.take("", 500).is_none());
+        drop(long);
+        assert!(places.take("", 500).is_some());
         assert!(places.parts.lock().is_empty());
     }
 

@@ -302,6 +302,7 @@ mod tests {
             waiting.push((sender, asking));
         }
     }
+
     /// Faults: the renewals of one caller kept out all other callers, new ones and accepted ones.
     #[tokio::test]
     async fn a_caller_has_half_of_the_renewals() {

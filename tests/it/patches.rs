@@ -1,5 +1,7 @@
 //! PATCH of correlated events; `tests/api` replays the recorded answers of a real apiserver.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use eventweir::clock::Clock;
@@ -23,6 +25,7 @@ use super::support::http::{Client, EVENTS, json as json_of};
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
+const HISTORY_OFF: &str = "upstream: {history: off}\n";
 const JSON: &str = "application/json-patch+json";
 
 /// Sends a patch and returns the code and the answer.
@@ -79,7 +82,7 @@ async fn a_change_that_keeps_the_count_keeps_the_clients_total() {
 #[tokio::test]
 async fn a_put_that_keeps_the_count_of_a_write_without_an_answer_keeps_the_clients_total() {
     let fake = FakeApiserver::new(Clock::manual(START));
-    let program = start_before(&fake, "upstream: {history: off}\n").await;
+    let program = start_before(&fake, HISTORY_OFF).await;
     let (client, event) = (&mut program.client().await, Event { count: 5, ..plain() });
     client.post(&event).await;
     program.settle().await;
@@ -98,6 +101,38 @@ async fn a_put_that_keeps_the_count_of_a_write_without_an_answer_keeps_the_clien
     program.settle().await;
     let ledger = program.stop().await.ledger;
     assert_eq!((fake.shown(), ledger.total_written()), (13, 13));
+}
+
+/// Fault: what another replica had counted, unknown here, was taken for waiting occurrences that the PUT includes.
+#[tokio::test]
+async fn a_put_that_keeps_the_count_of_another_replica_includes_nothing_that_waits() {
+    let fake = FakeApiserver::new(Clock::manual(START));
+    let (program, other) = (start_before(&fake, HISTORY_OFF).await, start_before(&fake, HISTORY_OFF).await);
+    let (client, event) = (&mut program.client().await, Event { count: 5, ..plain() });
+    client.post(&event).await;
+    program.settle().await;
+    let (name, refused) = (&event.metadata.name, Arc::new(AtomicBool::new(false)));
+    let patched = Arc::clone(&refused);
+    fake.plan(move |seen| {
+        let is_write = seen.method == "PATCH";
+        patched.fetch_or(is_write, Ordering::Relaxed);
+        if is_write { Fault::Before(500) } else { Fault::None }
+    });
+    assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 12})).await.0, 200);
+    program.clock.advance(Duration::from_secs(2));
+    program.until("the write is refused", || refused.load(Ordering::Relaxed)).await;
+    fake.plan(|_| Fault::None);
+    other.client().await.post(&Event { count: 3, ..event.clone() }).await;
+    other.settle().await;
+    let mut stored = fake.events().remove(0);
+    assert_eq!(stored.count, 8);
+    stored.metadata.rare.get_or_insert_default().labels.insert("a".into(), "b".into());
+    let json = [("Content-Type", "application/json")];
+    assert_eq!(client.send("PUT", &format!("{EVENTS}/{name}"), &json, &json_of(&stored)).await.status, 200);
+    assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 13})).await.0, 200);
+    program.settle().await;
+    let written = [program.stop().await, other.stop().await].map(|balance| balance.ledger.total_written());
+    assert_eq!((fake.shown(), written), (16, [13, 3]));
 }
 
 #[tokio::test]

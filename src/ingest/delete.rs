@@ -113,7 +113,8 @@ async fn delete_one(
         return Ok(deleted);
     };
     paused.quiet(QUIET).await;
-    if unconditional && !ingest.has_its_name(namespace, &mut paused).await? {
+    let may_be_another = unconditional && !paused.is_found_by_name();
+    if may_be_another && !ingest.has_its_name(namespace, &mut paused).await? {
         // Not yet created upstream, where another record has its name.
         paused.forget();
         ingest.0.aliases.remove(namespace, name);

@@ -56,13 +56,10 @@ impl Ingest {
     }
 
     /// Whether no other writer has an event under the record's name. One may have, if the record is not created yet or
-    /// was deleted upstream.
+    /// was deleted upstream. Notes the count that the upstream has.
     pub(super) async fn has_its_name(&self, namespace: &str, paused: &mut PausedRecord) -> Result<bool, Status> {
-        if paused.is_found_by_name() {
-            return Ok(true);
-        }
         match self.0.upstream.get(namespace, &paused.name()).await {
-            Ok(stored) => Ok(paused.sees(&stored)),
+            Ok(stored) => Ok(paused.sees(&stored) || paused.is_found_by_name()),
             Err(status) => none_if_missing(status).map(|_: Option<Event>| true),
         }
     }

@@ -297,20 +297,26 @@ mod tests {
         crate::explain::Explanation::new(&query, vec![known], crate::explain::Upstream::Up, now.wall).answer.text
     }
 
-    /// Fault: what waits in an object's 33rd record was found nowhere, and the fact's name was said to be forgotten.
+    /// Faults: what waits in an object's 33rd record was found nowhere, and twice if that had been forgotten twice.
     #[test]
     fn waiting_occurrences_of_forgotten_records_are_counted() {
-        let (mut settings, policy, now) = (Settings::default(), Policy::default(), Now::at(1));
+        let (mut settings, policy) = (Settings::default(), Policy::default());
         (settings.explain.enabled, settings.outbox.digest_after) = (true, 100);
         let mut shard = Shard::new(KeySecret(1, 2), settings, 1);
-        for (reason, message) in (0..8).flat_map(|reason| (0..5).map(move |message| (reason, message))) {
-            let event =
-                Event { reason: format!("R{reason}").into(), message: format!("m{message}").into(), ..about("web-0") };
-            shard.accept(event, 1, now, &policy).unwrap();
+        let numbered = |reason: usize, message: usize| {
+            let (reason, message) = (format!("R{reason}").into(), format!("m{message}").into());
+            Event { reason, message, ..about("web-0") }
+        };
+        let at = |round: i64| Now::at(round * 10_000_000_000);
+        shard.accept(numbered(0, 0), 90, at(1), &policy).unwrap();
+        shard.write_all(at(1));
+        for (round, number) in (2..8).flat_map(|round| (0..40).map(move |number| (round, number))) {
+            shard.accept(numbered(number / 5, number % 5), 1, at(round), &policy).unwrap();
         }
-        let parts = explained(&mut shard, "web-0", &policy, now).reasons;
+        let parts = explained(&mut shard, "web-0", &policy, at(8)).reasons;
         let waiting = |part: &crate::explain::Part| part.waiting.values().sum::<u64>();
-        assert_eq!(parts.iter().map(waiting).collect::<Vec<_>>(), [5; 8]);
+        assert_eq!(parts.iter().map(waiting).collect::<Vec<_>>(), [30; 8]);
+        assert_eq!(parts[0].shown, 90);
     }
 
     /// Faults: the digest's writes and losses were noted at its own object only. Occurrences of others that it shows were

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use eventweir::clock::Clock;
 use eventweir::upstream::apiserver::Settings;
-use eventweir::upstream::{Apiserver, Metrics, Upstream, WatchEvent, WatchOptions};
+use eventweir::upstream::{Apiserver, Metrics, Step, Upstream, WatchEvent, WatchOptions};
 use futures_util::stream;
 use http_body_util::StreamBody;
 use libfuzzer_sys::fuzz_target;
@@ -34,8 +34,10 @@ async fn frames(body: &[u8], chunk: usize) -> Vec<WatchEvent> {
     let upstream = Upstream::Apiserver(apiserver);
     let mut watch = upstream.watch(None, WatchOptions::default()).await.expect("the watch is open");
     let mut events = Vec::new();
-    while let Some(more) = watch.next().await {
-        events.extend(more);
+    while let Some(step) = watch.next().await {
+        if let Step::Events(more) = step {
+            events.extend(more);
+        }
     }
     events
 }

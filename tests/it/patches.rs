@@ -35,6 +35,12 @@ async fn patch(client: &mut Client, name: &str, kind: &str, body: &Value) -> (u1
     (reply.status, reply.json())
 }
 
+/// Replaces an event and returns the code.
+async fn put(client: &mut Client, name: &str, event: &Event) -> u16 {
+    let json = [("Content-Type", "application/json")];
+    client.send("PUT", &format!("{EVENTS}/{name}"), &json, &json_of(event)).await.status
+}
+
 /// Starts a program with one record that two events count on; returns their names.
 async fn shared_record(fake: &FakeApiserver) -> (Program, Client, String, String) {
     let program = start_before(fake, "").await;
@@ -64,8 +70,7 @@ async fn a_change_that_keeps_the_count_keeps_the_clients_total() {
         assert_eq!(stored.count, 1, "four wait");
         fake.plan(move |seen| if seen.method == method { fault } else { Fault::None });
         let code = if method == "PUT" {
-            let json = [("Content-Type", "application/json")];
-            client.send("PUT", &format!("{EVENTS}/{name}"), &json, &json_of(&stored)).await.status
+            put(client, name, &stored).await
         } else {
             let same = json!([{"op": "replace", "path": "/count", "value": 1}]);
             patch(client, name, JSON, &same).await.0
@@ -95,8 +100,7 @@ async fn a_put_that_keeps_the_count_of_a_write_without_an_answer_keeps_the_clien
     assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 12})).await.0, 200);
     let mut stored = fake.events().remove(0);
     stored.metadata.rare.get_or_insert_default().annotations.insert("a".into(), "b".into());
-    let json = [("Content-Type", "application/json")];
-    assert_eq!(client.send("PUT", &format!("{EVENTS}/{name}"), &json, &json_of(&stored)).await.status, 200);
+    assert_eq!(put(client, name, &stored).await, 200);
     assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 13})).await.0, 200);
     program.settle().await;
     let ledger = program.stop().await.ledger;
@@ -124,8 +128,7 @@ async fn a_put_that_keeps_the_count_of_another_writer_includes_nothing_that_wait
     fake.change(&fake.events()[0], |event| event.count += 3);
     let mut stored = fake.events().remove(0);
     stored.metadata.rare.get_or_insert_default().labels.insert("a".into(), "b".into());
-    let json = [("Content-Type", "application/json")];
-    assert_eq!(client.send("PUT", &format!("{EVENTS}/{name}"), &json, &json_of(&stored)).await.status, 200);
+    assert_eq!(put(client, name, &stored).await, 200);
     fake.plan(|_| Fault::None);
     assert_eq!(patch(client, name, STRATEGIC, &json!({"count": 13})).await.0, 200);
     program.settle().await;

@@ -58,6 +58,10 @@ use crate::outbox::{
 /// LIMIT: sources evicted in one call, while all other callers wait for the shard.
 const TRIMMED: usize = 16;
 
+/// More combined records than can begin at one time. After a clock was set back further than that, names are those of
+/// the new time.
+const NAMES_AT_ONCE: i64 = 1_000;
+
 /// A part of all sources, with their records.
 #[derive(Debug)]
 pub struct Shard {
@@ -74,6 +78,8 @@ pub struct Shard {
     // LIMIT: `LINES_MAX`, kept by `change`.
     lines: LruMap<lines::Total>,
     next_record: u64,
+    /// The time in the newest name of a combined record, in unix nanoseconds.
+    newest_name: i64,
     outbox: Outbox,
     ledger: Ledger,
     explain: Store,
@@ -160,6 +166,7 @@ impl Shard {
             evicted_keys: 0,
             lines: LruMap::default(),
             next_record: 0,
+            newest_name: i64::MIN,
             explain: Store::new(settings.explain, secret),
             settings,
             outbox,
@@ -259,7 +266,13 @@ impl Shard {
         let correlator = self.sources.get_or_insert_mut(source, || Correlator::new(secret, cache_size));
         correlator.cache_size = cache_size;
         let before = correlator.tracked_keys();
-        let decision = correlator.correlate(&mut event, &keys, occurrences, now, settings, &mut self.next_record);
+        // Combined records of one shard have the name of their object and a time, which many events of a batch share.
+        let is_taken = (0..=NAMES_AT_ONCE).contains(&self.newest_name.saturating_sub(now.wall));
+        let named = if is_taken { Now { wall: self.newest_name.saturating_add(1), ..now } } else { now };
+        let decision = correlator.correlate(&mut event, &keys, occurrences, named, settings, &mut self.next_record);
+        if decision.fold == Fold::Combined && decision.known.count == 0 {
+            self.newest_name = named.wall;
+        }
         self.tracked_keys.replace(before, correlator.tracked_keys());
         self.trim();
         // With normalized messages, repeats may have different messages.

@@ -93,6 +93,32 @@ async fn a_line_has_the_warnings_of_a_single_post() {
     program.stop().await;
 }
 
+/// Fault: the events of a batch have one time, and with it the combined records of two objects had one name. Those of the
+/// second object were shown in the event of the first.
+#[tokio::test]
+async fn combined_records_of_objects_with_one_name_are_two_events() {
+    let program = start("").await;
+    let client = &mut program.client().await;
+    let kinds = ["Deployment", "Service"];
+    for message in 0..12 {
+        let lines = kinds.map(|kind| {
+            let mut event = event("web", &format!("message {message}"));
+            event["involvedObject"]["kind"] = json!(kind);
+            event.to_string()
+        });
+        post(client, &lines.join("\n")).await;
+    }
+    program.settle().await;
+    let list: Value = client.send("GET", EVENTS, &[], b"").await.json();
+    let is_combined = |event: &&Value| event["message"].as_str().unwrap().starts_with("(combined");
+    let shown = list["items"].as_array().unwrap().iter().filter(is_combined);
+    let shown = shown.map(|event| (event["involvedObject"]["kind"].as_str().unwrap(), event["count"].as_u64()));
+    let mut shown: Vec<_> = shown.collect();
+    shown.sort_unstable();
+    assert_eq!(shown, kinds.map(|kind| (kind, Some(3))));
+    program.stop().await;
+}
+
 #[tokio::test]
 async fn durable_lines_are_answered_after_their_commit() {
     let folder = tempfile::tempdir().unwrap();

@@ -569,7 +569,8 @@ impl Record {
     /// of a group that they did not have: those that their own budget has paid, and those that an earlier process has
     /// left.
     pub(super) fn changes_group(&self, rate: Option<Rate>) -> bool {
-        let is_free = self.paid && !matches!(self.phase, Phase::Staged(_));
+        // What waits for the ceiling is paid once it has its group's token, or from the beginning if it was left.
+        let is_free = self.paid && (self.is_inherited || !matches!(self.phase, Phase::Staged(_)));
         let known = self.group.and_then(|group| group.rate);
         known != rate && (rate.is_none() || known.is_some() || !is_free)
     }

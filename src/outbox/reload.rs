@@ -279,6 +279,33 @@ mod tests {
         assert_eq!(written(&mut shard, at(5)), [0; 0]);
     }
 
+    /// Fault: it was moved to its group, whose budget was empty, by its next repeat or by any reload.
+    #[test]
+    fn a_write_that_an_earlier_process_has_left_waits_for_the_ceiling_only() {
+        let one = Rate { qps: 1.0, burst: 1 };
+        let groups = GroupSettings { ceiling: Some(one), ..GroupSettings::default() };
+        let (same, policy) = (
+            settings(outbox::Settings { groups, ..outbox::Settings::default() }),
+            policy(25, 1.0, Some(Rate { burst: 0, qps: 0.0 })),
+        );
+        for is_reload in [false, true] {
+            let [mut earlier, mut later] = [(); 2].map(|()| Shard::new(KeySecret(1, 2), same.clone(), 1));
+            earlier.keep_journal();
+            earlier.identify("a");
+            later.identify("b");
+            report(&mut earlier, of_many_objects(2), &policy, 1);
+            for (_, entry) in earlier.take_changes().records {
+                later.restore(*entry.unwrap(), at(1), &policy);
+            }
+            assert_eq!(written(&mut later, at(1)), [1]);
+            match is_reload {
+                true => later.reload(same.clone(), &policy, &policy, at(1)),
+                false => report(&mut later, of_many_objects(2), &policy, 1),
+            }
+            assert_eq!(written(&mut later, at(2)).len(), 1, "{is_reload}");
+        }
+    }
+
     /// Fault: what came while a write was in flight waited for a token at the rate of the old rules.
     #[test]
     fn what_comes_during_a_write_follows_the_new_rate_of_its_group() {

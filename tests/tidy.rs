@@ -72,7 +72,7 @@ const MODULES: &[Row] = &[
     (
         "access",
         &["clock", "correlator", "event", "server", "status", "metrics"],
-        &["arc_swap", "parking_lot", "prometheus", "tokio", "tracing"],
+        &["arc_swap", "parking_lot", "prometheus", "tokio", "tokio_util", "tracing"],
     ),
     (
         "shadow",

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Shared, WeakShared};
+use futures_util::future::{BoxFuture, Shared};
 use lru::LruCache;
 use parking_lot::Mutex;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
+use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, Mono};
 use crate::correlator::KeySecret;
@@ -59,6 +60,8 @@ pub(super) struct Answers<V> {
     /// Whether an answer accepts its caller. Accepting answers have a cache of their own, so that unknown callers
     /// cannot evict them.
     accepts: fn(&V) -> bool,
+    /// Questions in flight. No drain waits for them, but for the requests that need their answers.
+    tasks: TaskTracker,
     inner: Mutex<Inner<V>>,
 }
 
@@ -83,10 +86,10 @@ struct Asked<V> {
     caller: u128,
     /// Whether it renews an accepting answer.
     is_renewal: bool,
-    asking: WeakShared<Asking<V>>,
+    asking: Shared<Asking<V>>,
 }
 
-/// Removes a question when it is answered, or when all its waiting requests are dropped.
+/// Removes a question when it has ended.
 struct InFlight<V> {
     answers: Arc<Answers<V>>,
     key: u128,
@@ -106,7 +109,7 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
     pub(super) fn new(entries_max: NonZeroUsize, questions_max: usize, accepts: fn(&V) -> bool) -> Arc<Self> {
         let [accepted, refused] = [(); 2].map(|()| lru(entries_max));
         let inner = Inner { accepted, refused, asking: HashMap::new(), questions: 0, away: None };
-        Arc::new(Self { questions_max, accepts, inner: Mutex::new(inner) })
+        Arc::new(Self { questions_max, accepts, tasks: TaskTracker::new(), inner: Mutex::new(inner) })
     }
 
     /// Returns the number of entries, expired ones included.
@@ -148,16 +151,14 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
             if let Some(answer) = inner.known(key, clock.now().mono) {
                 return Ok(answer);
             }
-            match inner.asking.get(&key).and_then(|asked| asked.asking.upgrade()) {
-                Some(asking) => asking,
+            match inner.asking.get(&key) {
+                Some(asked) => asked.asking.clone(),
                 None if !inner.has_room((key, caller), self.questions_max) => return Err(Unanswered::Full),
                 None => {
                     inner.questions += 1;
                     let (number, is_renewal) = (inner.questions, inner.accepted.contains(&key));
                     let asking = self.answer(InFlight { answers: Arc::clone(self), key, number }, clock, question());
-                    if let Some(weak) = asking.downgrade() {
-                        inner.asking.insert(key, Asked { number, caller, is_renewal, asking: weak });
-                    }
+                    inner.asking.insert(key, Asked { number, caller, is_renewal, asking: asking.clone() });
                     asking
                 }
             }
@@ -165,10 +166,11 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
         asking.await
     }
 
-    /// Waits for the answer and caches it.
+    /// Waits for the answer and caches it, also if all requests that wait for it are dropped: otherwise requests that
+    /// give up early would never notice an outage.
     fn answer(&self, in_flight: InFlight<V>, clock: &Clock, question: Question<V>) -> Shared<Asking<V>> {
         let (clock, accepts) = (clock.clone(), self.accepts);
-        let asking = async move {
+        let asking = self.tasks.spawn(async move {
             let answered = question.await;
             let now = clock.now().mono;
             let mut inner = in_flight.answers.inner.lock();
@@ -181,8 +183,8 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
             kept.put(in_flight.key, (until, answer.clone()));
             drop(inner);
             Ok(answer)
-        };
-        asking.boxed().shared()
+        });
+        asking.map(|answer| answer.unwrap_or(Err(Unanswered::Fault))).boxed().shared()
     }
 }
 
@@ -259,12 +261,27 @@ mod tests {
             assert_eq!(answers.ask((key, key), &clock, || at_once(2)).await, Ok(2));
         }
         assert_eq!((answers.len(), answers.known(1, clock.now().mono)), (2, None));
-        // A dropped request frees its place.
-        let (_sender, question) = later();
-        let mut gone = Box::pin(answers.ask((4, 4), &clock, || question));
-        assert!(gone.as_mut().now_or_never().is_none());
-        drop(gone);
-        assert_eq!(answers.ask((5, 5), &clock, || at_once(5)).await, Ok(5));
+    }
+
+    /// Fault: it ended with its request. So if all requests gave up before the deadline of a question, an outage was not
+    /// noticed, and no expired answer was used.
+    #[tokio::test]
+    async fn a_question_outlives_all_its_requests() {
+        let (answers, clock) = (answers(2, 1, |_| true), Clock::manual(0));
+        let (sender, question) = later();
+        assert!(answers.ask((1, 1), &clock, || question).now_or_never().is_none());
+        assert_eq!(answers.ask((2, 2), &clock, || at_once(2)).await, Err(Unanswered::Full), "it keeps its place");
+        sender.send(7).unwrap();
+        assert_eq!(answers.ask((1, 1), &clock, || at_once(1)).await, Ok(7));
+        clock.advance(TTL);
+        let (sender, question) = oneshot::channel::<()>();
+        let away = async move { question.await.map(|()| unreachable!()).map_err(|_gone| Unanswered::Away) };
+        assert!(answers.ask((1, 1), &clock, || away.boxed()).now_or_never().is_none());
+        drop(sender);
+        while !answers.inner.lock().asking.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(answers.remembered(1, clock.now().mono, TTL), Some(7));
     }
 
     #[tokio::test]

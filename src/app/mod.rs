@@ -45,6 +45,8 @@ const ADMIN_CONNECTIONS: usize = 64;
 const ADMIN_STREAMS: u32 = 4;
 /// Timeout for running requests after the listener is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout for the last tasks, if running requests have used up theirs.
+const LAST_TASKS: Duration = Duration::from_secs(1);
 
 /// Why the program cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +102,8 @@ pub struct App {
     /// Cancelled when the last client request has been answered, after `stop_serving`.
     served: CancellationToken,
     stop_delivery: CancellationToken,
+    /// Cancelled before the last commit of the spool.
+    stop_spool: CancellationToken,
     stop_admin: CancellationToken,
     /// Cancelled when the stop must not wait any longer.
     hurry: CancellationToken,
@@ -201,6 +205,7 @@ impl App {
             stop_serving: CancellationToken::new(),
             served: CancellationToken::new(),
             stop_delivery: CancellationToken::new(),
+            stop_spool: CancellationToken::new(),
             stop_admin: CancellationToken::new(),
             hurry: CancellationToken::new(),
             broken: CancellationToken::new(),
@@ -274,7 +279,7 @@ impl App {
         self.serve_admin(listeners.admin, &limits);
         self.follow_files();
         if let Some(spool) = self.spool.clone() {
-            self.guard(spool.run(self.shards.clone(), self.stop_delivery.clone()));
+            self.guard(spool.run(self.shards.clone(), self.stop_spool.clone()));
         }
         let (shards, upstream) = (self.shards.clone(), self.upstream.clone());
         self.guard(deliver::run(
@@ -410,7 +415,8 @@ impl App {
         self.broken.cancelled().await;
     }
 
-    /// Ends the drain of a [`stop`](Self::stop) at once: what still waits counts as after the timeout.
+    /// Ends the drain of a [`stop`](Self::stop) and its wait for requests at once: what still waits counts as after the
+    /// timeout.
     pub fn hurry(&self) {
         self.hurry.cancel();
     }
@@ -451,9 +457,13 @@ impl App {
         }
         self.stop_delivery.cancel();
         self.shards.close();
-        let kept = match &self.spool {
-            Some(spool) => spool.finish(&self.shards).await,
-            None => false,
+        let (kept, waited) = match &self.spool {
+            Some(spool) => {
+                let waited = self.end_requests().await;
+                self.stop_spool.cancel();
+                (spool.finish(&self.shards).await, waited)
+            }
+            None => (false, Duration::ZERO),
         };
         let occurrences = self.shards.balance().total_waiting();
         if kept && occurrences > 0 {
@@ -475,13 +485,24 @@ impl App {
         self.stop_admin.cancel();
         self.tasks.close();
         // Connections end when their clients close them.
-        if tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
+        let rest = CLOSE_TIMEOUT.saturating_sub(waited).max(LAST_TASKS);
+        if tokio::time::timeout(rest, self.tasks.wait()).await.is_err() {
             tracing::debug!("some tasks were still running at the end");
         }
         let ledger = &balance.ledger;
         let (received, written, lost) = (ledger.received(), ledger.total_written(), ledger.total_lost());
         tracing::info!(received, rejected = ledger.total_rejected(), written, lost, "stopped");
         balance
+    }
+
+    /// Waits for the requests that still run, unless the stop must not wait. A DELETE or PUT among them must be in the
+    /// last commit before it is answered: otherwise the next start would undo it. Returns the time that it took.
+    async fn end_requests(&self) -> Duration {
+        let clock = self.shards.clock();
+        let before = clock.now().mono;
+        let served = self.hurry.run_until_cancelled(self.served.cancelled());
+        let _in_time = tokio::time::timeout(CLOSE_TIMEOUT, served).await;
+        clock.now().mono.since(before)
     }
 }
 

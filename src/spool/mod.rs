@@ -225,7 +225,7 @@ impl Spool {
             };
             let _closed = blocking(disk, close).await;
         }
-        // No round follows. The shards were closed before the last one, so it had everything that a client still waits for.
+        // No round follows. The shards were closed before the last one, and running changes had time to end.
         self.0.progress.send_replace(Progress { ended: u64::MAX, kept });
         kept
     }

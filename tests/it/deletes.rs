@@ -698,3 +698,49 @@ async fn no_crash_restores_a_record_whose_delete_got_no_answer() {
         assert_eq!(fake.shown(), expected, "{fault:?}");
     }
 }
+
+/// Fault: the last commit came before such a change had ended. The next process created the deleted event again, or added
+/// the occurrences that the PUT included.
+#[tokio::test(start_paused = true)]
+async fn a_stop_commits_the_changes_that_are_answered_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    for (round, (method, changed, left)) in
+        [("DELETE", "first", 0), ("DELETE", "owed", 1), ("PUT", "first", 3)].into_iter().enumerate()
+    {
+        let spool = folder.path().join(round.to_string());
+        let fake = FakeApiserver::new(Clock::simulated(START));
+        let program = start_before(&fake, &of_spool(&spool)).await;
+        let client = &mut program.client().await;
+        let mut first = plain();
+        first.metadata.name = "first".into();
+        client.post(&first).await;
+        program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+        let mut owed = if changed == "first" { first } else { event("node-1", "web-0", "Other", "m") };
+        owed.metadata.name = changed.into();
+        let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
+        for _ in 0..2 {
+            assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&owed)).await.status, 201);
+        }
+        let path = format!("{EVENTS}/{changed}");
+        let body = if method == "PUT" { client.get(&path).await.text() } else { String::new() };
+        // It is answered after a second.
+        let (has_arrived, arrives) = (Arc::new(Semaphore::new(0)), method);
+        let arrived = Arc::clone(&has_arrived);
+        fake.plan(move |seen| {
+            let is_it = seen.method == arrives;
+            arrived.add_permits(is_it.into());
+            if is_it { Fault::Slow } else { Fault::None }
+        });
+        let stops = async {
+            has_arrived.acquire().await.unwrap().forget();
+            program.app.stop().await;
+        };
+        let (reply, ()) = tokio::join!(client.send(method, &path, &headers[..1], body.as_bytes()), stops);
+        assert_eq!(reply.status, 200, "{method} {changed}");
+        fake.plan(|_| Fault::None);
+        let program = start_before(&fake, &of_spool(&spool)).await;
+        program.settle().await;
+        program.stop().await;
+        assert_eq!(fake.shown(), left, "{method} {changed}");
+    }
+}

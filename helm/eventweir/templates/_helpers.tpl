@@ -166,7 +166,7 @@ metadata:
 {{- include "eventweir.seconds" (dig "shutdown" "drainTimeout" "20s" (include "eventweir.given" . | fromYaml)) }}
 {{- end }}
 
-{{- /* The end of a stop: connections close in 5 s. Before, a spool has its last commit (4 s) and closes its file (4 s). */}}
+{{- /* The end of a stop: connections close in 5 s. Then a spool has its last commit (4 s) and closes its file (4 s). */}}
 {{- define "eventweir.closeSeconds" -}}
 {{- ternary 13 5 (not (empty (or .Values.spool.volume .Values.spool.claim))) }}
 {{- end }}

@@ -122,6 +122,7 @@ async fn delete_one(
         return Ok(Deleted::Gone(SmolStr::default()));
     }
     let record = paused.name();
+    paused.expect_deletion();
     let deleted = match upstream.delete(namespace, &record, options).await {
         Ok(deleted) => Ok(deleted),
         Err(status) if status.code == 404 && posted.is_some() && unconditional => {
@@ -200,6 +201,7 @@ async fn delete_former(ingest: &Ingest, namespace: &str, name: &str) -> Result<b
     };
     if let Some(paused) = &mut paused {
         paused.quiet(QUIET).await;
+        paused.expect_deletion();
     }
     let deleted = upstream.delete(namespace, name, &DeleteOptions::default()).await;
     let has_existed = deleted.is_ok();
@@ -312,6 +314,7 @@ async fn delete_page(
         }
     };
     let _in_time = tokio::time::timeout(QUIET, quiet).await;
+    paused.iter().for_each(PausedRecord::expect_deletion);
     let deleted = upstream.delete_collection(namespace, page, options).await;
     match &deleted {
         // Only stored events: a record that is not yet created is not in the list.

@@ -72,6 +72,15 @@ impl Outbox {
         self.unqueue(id);
     }
 
+    /// Notes that the upstream is asked to delete a paused record. If the process is killed before the answer, the next
+    /// one reads the record first, and forgets it if it is gone.
+    pub fn expect_deletion(&mut self, id: RecordId) {
+        if let Some(pause) = self.paused.get_mut(&id) {
+            pause.is_deleting = true;
+            self.note(id);
+        }
+    }
+
     /// Sets aside a watch event of a paused record. The client's own change appears in the watch too, and is followed with
     /// the waiting occurrences that it includes. Returns `false` if the record is not paused.
     pub fn set_aside(&mut self, id: RecordId, event: &Event) -> bool {
@@ -250,7 +259,9 @@ impl Outbox {
         let Some(pause) = self.paused.get_mut(&id) else { return false };
         pause.count -= 1;
         if pause.count == 0 {
-            self.paused.remove(&id);
+            if self.paused.remove(&id).is_some_and(|pause| pause.is_deleting) {
+                self.note(id);
+            }
             return false;
         }
         true

@@ -48,7 +48,7 @@ pub struct Entry {
     /// Number of the owed occurrences that the client was allowed to create itself (admission).
     #[serde(default)]
     pub carried: u64,
-    /// Whether a client's DELETE got no answer, and the record was not read since.
+    /// Whether a client's DELETE is in progress, or got no answer and the record was not read since.
     #[serde(default)]
     pub may_be_deleted: bool,
     /// Client lines for the occurrences under the tag.
@@ -112,7 +112,7 @@ impl Outbox {
             match self.records.get(&id).filter(|record| record.waiting().total() > 0) {
                 Some(record) => {
                     self.journal.kept.insert(id);
-                    records.push((id, Some(Box::new(self.entry(record)))));
+                    records.push((id, Some(Box::new(self.entry(id, record)))));
                 }
                 None if self.journal.kept.remove(&id) => records.push((id, None)),
                 None => {}
@@ -225,12 +225,13 @@ impl Outbox {
         }
     }
 
-    fn entry(&self, record: &Record) -> Entry {
+    fn entry(&self, id: RecordId, record: &Record) -> Entry {
         let pays = |budget: &Budget| !budget.is_prepaid() && !record.kind.folds();
         let pays = self.budgets.peek(&record.budget.0).is_some_and(pays);
         let budget = pays.then(|| record.budget.spam_key(record.source));
         let mut event = record.event.clone();
         let held = record.upstream.held();
+        let is_in_doubt = matches!(record.upstream, UpstreamState::Unsure { if_missing: IfMissing::Forget, .. });
         event.metadata.resource_version = held.map(|held| held.version.clone()).unwrap_or_default();
         Entry {
             source: record.source,
@@ -244,7 +245,8 @@ impl Outbox {
             owed: record.unsettled(),
             later: record.later,
             carried: if matches!(record.upstream, UpstreamState::Admitted { .. }) { record.in_doubt() } else { 0 },
-            may_be_deleted: matches!(record.upstream, UpstreamState::Unsure { if_missing: IfMissing::Forget, .. }),
+            may_be_deleted: is_in_doubt
+                || held.is_some() && self.paused.get(&id).is_some_and(|pause| pause.is_deleting),
             lines: record.lines.to_vec(),
             later_lines: record.later_lines.to_vec(),
         }

@@ -127,6 +127,8 @@ pub struct Outbox {
 struct Pause {
     /// One per DELETE or PUT in progress.
     count: u32,
+    /// Whether the upstream was asked to delete the record since the first one began.
+    is_deleting: bool,
     /// The newest watch event since the first one began.
     news: Option<Box<Event>>,
 }

@@ -325,6 +325,11 @@ impl PausedRecord {
         self.shown = self.shards.look(self.shard, |shard| shard.outbox.view(record).map_or(shown, |seen| seen.shown));
     }
 
+    /// Notes that the upstream is asked to delete the record, for the case that the process does not get the answer.
+    pub fn expect_deletion(&self) {
+        self.shards.with(self.shard, |shard, _| shard.outbox.expect_deletion(self.handle.record));
+    }
+
     /// Forgets the deleted record.
     pub fn forget(mut self) {
         let line = self.line;

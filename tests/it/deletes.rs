@@ -699,6 +699,40 @@ async fn no_crash_restores_a_record_whose_delete_got_no_answer() {
     }
 }
 
+/// Fault: the spool had nothing of the DELETE, so the next process created the deleted event again, with all its
+/// occurrences.
+#[tokio::test(start_paused = true)]
+async fn no_crash_during_a_delete_restores_the_record() {
+    let folder = tempfile::tempdir().unwrap();
+    for (round, path) in ["", "/first"].into_iter().enumerate() {
+        let [spool, copy] = ["spool", "copy"].map(|name| folder.path().join(format!("{name}{round}")));
+        let fake = FakeApiserver::new(Clock::simulated(START));
+        let program = start_before(&fake, &of_spool(&spool)).await;
+        let client = &mut program.client().await;
+        let mut first = plain();
+        first.metadata.name = "first".into();
+        client.post(&first).await;
+        program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+        let headers = [("Content-Type", "application/json"), ("Eventweir-Ack", "durable")];
+        assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&first)).await.status, 201);
+        fake.plan(|seen| if seen.method == "DELETE" { Fault::HangAfter } else { Fault::None });
+        let (mut deleting, mut other) = (JoinSet::new(), program.client().await);
+        let path = format!("{EVENTS}{path}");
+        deleting.spawn(async move { other.exchange("DELETE", &path, &[], b"").await.is_ok() });
+        program.until("it is deleted", || fake.shown() == 0).await;
+        // The commit of another event has the DELETE too.
+        let another = event("node-2", "web-1", "Pulled", "pulled");
+        assert_eq!(client.send("POST", EVENTS, &headers, &json_of(&another)).await.status, 201);
+        assert!(deleting.try_join_next().is_none(), "it is not answered");
+        crash(program, &spool, &copy).await;
+        let program = start_before(&fake, &of_spool(&copy)).await;
+        program.settle().await;
+        program.stop().await;
+        let shown: Vec<_> = fake.events().iter().map(|event| event.reason.clone()).collect();
+        assert_eq!(shown, ["Pulled"]);
+    }
+}
+
 /// Fault: the last commit came before such a change had ended. The next process created the deleted event again, or added
 /// the occurrences that the PUT included.
 #[tokio::test(start_paused = true)]

@@ -15,10 +15,10 @@ mod entry;
 mod keeper;
 mod medium;
 mod metrics;
+mod settings;
 mod store;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use keeper::{Keeper, Opened};
 pub use medium::{Bytes, Directory, Medium};
+pub use settings::Settings;
 pub use store::Error;
 
 use crate::correlator::KeySecret;
@@ -38,21 +39,6 @@ use crate::metrics::value;
 use crate::outbox::Changes;
 use crate::shard::Shards;
 use metrics::Metrics;
-
-/// Settings of the spool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// The directory of the file; `None` disables the spool.
-    pub dir: Option<PathBuf>,
-    /// Delay of a commit after a change, if no client waits for it; changes meanwhile share the commit. Default 10 ms.
-    pub commit_interval: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { dir: None, commit_interval: Duration::from_millis(10) }
-    }
-}
 
 /// Interval between retries while the spool cannot be used.
 const RETRY: Duration = Duration::from_secs(1);
@@ -417,6 +403,7 @@ mod tests {
     use std::fs::OpenOptions;
     use std::io;
     use std::num::NonZeroUsize;
+    use std::path::PathBuf;
 
     use redb::backends::FileBackend;
     use redb::{Builder, Database, DatabaseError, StorageBackend};

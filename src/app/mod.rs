@@ -442,6 +442,7 @@ impl App {
         if !timeout.is_zero() {
             self.delivery.drain();
             self.shards.drain();
+            self.spool.iter().for_each(Spool::hurry);
             let drained = async {
                 // Occurrences of running requests still belong to the drain.
                 self.served.cancelled().await;

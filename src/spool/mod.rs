@@ -39,6 +39,7 @@ use crate::metrics::value;
 use crate::outbox::Changes;
 use crate::shard::Shards;
 use metrics::Metrics;
+use settings::COMMIT_INTERVAL;
 
 /// Interval between retries while the spool cannot be used.
 const RETRY: Duration = Duration::from_secs(1);
@@ -63,6 +64,8 @@ struct Inner {
     progress: watch::Sender<Progress>,
     /// Notified when a client waits for a commit.
     asked: Notify,
+    /// Whether changes wait for at most the default interval.
+    hurried: AtomicBool,
     degraded: AtomicBool,
     /// Whether the last failure was that the system has no thread.
     lacks_thread: AtomicBool,
@@ -133,6 +136,7 @@ impl Beginning {
             started: AtomicU64::new(0),
             progress: watch::Sender::default(),
             asked: Notify::new(),
+            hurried: AtomicBool::new(false),
             degraded: AtomicBool::new(false),
             lacks_thread: AtomicBool::new(false),
         }));
@@ -172,7 +176,7 @@ impl Spool {
                     () = shards.changed() => tokio::select! {
                         () = stop.cancelled() => return,
                         () = self.0.asked.notified() => {}
-                        () = tokio::time::sleep(self.0.commit_interval) => {}
+                        () = tokio::time::sleep(self.delay()) => {}
                     },
                 }
             }
@@ -180,6 +184,17 @@ impl Spool {
             let patience = if self.is_degraded() { Duration::ZERO } else { PATIENCE };
             self.round(&shards, patience).await;
         }
+    }
+
+    /// Delays commits no longer than by default from now on, because what a drain folds or renames waits for them.
+    pub fn hurry(&self) {
+        self.0.hurried.store(true, Ordering::Relaxed);
+        self.0.asked.notify_one();
+    }
+
+    fn delay(&self) -> Duration {
+        let is_hurried = self.0.hurried.load(Ordering::Relaxed);
+        self.0.commit_interval.min(if is_hurried { COMMIT_INTERVAL } else { Duration::MAX })
     }
 
     /// Waits until the current state of the shards is durable. False when it is in memory only.

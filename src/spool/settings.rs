@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Default delay of a commit, and the longest one in a drain.
+pub(super) const COMMIT_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Settings of the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -14,6 +17,6 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { dir: None, commit_interval: Duration::from_millis(10) }
+        Self { dir: None, commit_interval: COMMIT_INTERVAL }
     }
 }

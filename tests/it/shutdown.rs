@@ -39,6 +39,25 @@ async fn a_stop_writes_deferred_records_and_folds_several_into_one_digest() {
     assert_eq!((digest, events.len(), fake.shown()), (vec![9], 3, 11));
 }
 
+/// Fault: the digest waited for a commit, which came only after `spool.commitInterval`. The drain ended before that, and
+/// left it in the spool.
+#[tokio::test(start_paused = true)]
+async fn a_stop_writes_what_waits_for_a_commit() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, fake) =
+        start(&format!("{TIGHT}spool: {{dir: {:?}, commitInterval: 1m}}\n", folder.path().join("spool"))).await;
+    for number in 0..10 {
+        offer(&program, event("node-1", "web-0", &format!("Reason{number}"), "m"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(fake.shown(), 2);
+    let (clock, before) = (fake.clock(), fake.clock().now().mono);
+    let balance = program.app.stop().await;
+    assert_eq!((balance.ledger.total_written(), balance.total_waiting()), (10, 0));
+    assert_eq!((fake.events().len(), fake.shown()), (3, 10));
+    assert!(clock.now().mono.since(before) < Duration::from_secs(10));
+}
+
 /// Fault: what could be written at once still was, as a digest.
 #[tokio::test(start_paused = true)]
 async fn without_time_to_drain_a_stop_writes_nothing_more() {

@@ -1,9 +1,10 @@
 //! Acknowledgement: when a request is answered, and the wait for the spool.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::Response;
 
 use super::rejection::Rejection;
-use super::{Ack, Ingest, Unable};
+use super::{Ack, Ingest, Unable, respond};
 use crate::ledger::RejectReason;
 use crate::status::Status;
 
@@ -48,6 +49,14 @@ pub(super) async fn followed(ingest: &Ingest) {
     let Some(spool) = ingest.0.shared.spool.as_ref().filter(|spool| !spool.is_degraded()) else { return };
     // LIMIT: the request timeout; the upstream has deleted or replaced the record in any case.
     let _in_time = tokio::time::timeout(ingest.0.settings.request_timeout, spool.durable()).await;
+}
+
+/// Returns an answer once what it acknowledges is as durable as its client has asked for; otherwise with a warning.
+pub(super) async fn once_kept(ingest: &Ingest, ack: Ack, mut response: Response) -> Response {
+    if let Some(unkept) = kept(ingest, ack).await {
+        respond::warn(&mut response, &unkept);
+    }
+    response
 }
 
 /// Waits until an accepted event is as durable as its client has asked for; otherwise returns a warning.

@@ -157,11 +157,14 @@ pub(super) async fn take(
     // The alias is set first, so that a concurrent POST of the same name counts only what this one does not.
     let earlier = match ingest.0.aliases.enter(&event) {
         Entered::New(earlier) => earlier,
-        Entered::Included(series) => return respond::event(format, code, &series, None),
+        // What it repeats may wait for its commit.
+        Entered::Included(series) => {
+            return ack::once_kept(ingest, ack, respond::event(format, code, &series, None)).await;
+        }
     };
     let occurrences = ingest.brings(&event, earlier.as_ref());
     if occurrences == 0 {
-        return respond::event(format, code, &event, None);
+        return ack::once_kept(ingest, ack, respond::event(format, code, &event, None)).await;
     }
     // The shard has counted the refusal in its ledger already.
     let Ok(taken) = ingest.accept(&event, occurrences, ack, head.user(), || head.claim()) else {
@@ -200,11 +203,8 @@ pub(super) async fn answered(
         Some(TicketOutcome::Written(stored)) => Cow::Owned(as_stored(event, *stored, outcome)),
         None => Cow::Borrowed(event),
     };
-    let mut response = respond::event(format, code, &shown, Some(taken.outcome));
-    if let Some(unkept) = ack::kept(ingest, ack).await {
-        respond::warn(&mut response, &unkept);
-    }
-    Ok(response)
+    let response = respond::event(format, code, &shown, Some(taken.outcome));
+    Ok(ack::once_kept(ingest, ack, response).await)
 }
 
 /// Returns the event as its client sees it, with the members that only the upstream assigns.

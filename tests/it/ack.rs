@@ -213,6 +213,50 @@ async fn durable_is_answered_after_the_commit_and_survives_a_stop_without_an_ups
     assert_eq!(program.stop().await.ledger.total_written(), 3);
 }
 
+/// Fault: a repeated request was answered at once, although no commit had the occurrences that it repeats.
+#[tokio::test]
+async fn a_repeated_request_is_answered_after_the_commit_too() {
+    const NEW: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+    let series = json!({
+        "metadata": { "name": "s" }, "regarding": { "kind": "Pod", "name": "web-0", "namespace": "shop" },
+        "reason": "BackOff", "note": "restarting", "type": "Warning", "action": "Restart",
+        "eventTime": "2026-03-01T08:00:00.000000Z",
+        "series": { "count": 2, "lastObservedTime": "2026-03-01T08:00:30.000000Z" },
+        "reportingController": "example.com/kubelet", "reportingInstance": "node-1",
+    });
+    let merge = ("Content-Type", "application/strategic-merge-patch+json");
+    let ways = [("POST", NEW, JSON, series), ("PATCH", &format!("{EVENTS}/a"), merge, json!({ "count": 3 }))];
+    let folder = tempfile::tempdir().unwrap();
+    for (round, (method, path, media_type, body)) in ways.into_iter().enumerate() {
+        for is_lost in [false, true] {
+            let dir = folder.path().join(format!("{round}{is_lost}"));
+            let spool = format!("spool: {{dir: {dir:?}, commitInterval: 1m}}\n");
+            let yaml = spool + "shutdown: {drainTimeout: 0s}\nupstream: {history: off}\n";
+            let fake = FakeApiserver::manual();
+            fake.set_up(false);
+            let program = start_before(&fake, &yaml).await;
+            let client = &mut program.client().await;
+            assert_eq!(post(client, "a", &[("Eventweir-Ack", "durable")]).await.status, 201);
+            let committed = program.metrics().await["eventweir_spool_commit_duration_seconds_count"];
+            let mut send = async |ack| {
+                let headers = [media_type, ("Eventweir-Ack", ack)];
+                client.send(method, path, &headers, body.to_string().as_bytes()).await
+            };
+            assert_eq!(send("accepted").await.outcome(), Some(if method == "POST" { "created" } else { "counted" }));
+            assert_eq!(program.metrics().await["eventweir_spool_commit_duration_seconds_count"], committed);
+            if is_lost {
+                std::fs::remove_dir_all(&dir).unwrap();
+            }
+            let again = send("durable").await;
+            assert_eq!((again.status / 100, again.outcome()), (2, None), "{method} {is_lost}");
+            assert_eq!(again.header("Warning").is_some(), is_lost, "{method} {is_lost}");
+            let commits = program.metrics().await["eventweir_spool_commit_duration_seconds_count"];
+            assert!(commits > committed, "{method} {is_lost}");
+            program.app.stop().await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn durable_is_refused_without_a_working_spool() {
     let program = start("").await;

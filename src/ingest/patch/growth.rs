@@ -175,7 +175,8 @@ async fn count(ingest: &Ingest, head: &RequestHead, format: AnswerFormat, growth
     };
     let grown = ingest.new_of(&posted, grown.into());
     if grown == 0 {
-        return respond::event(format, StatusCode::OK, &posted, None);
+        // What it repeats may wait for its commit.
+        return ack::once_kept(ingest, ack, respond::event(format, StatusCode::OK, &posted, None)).await;
     }
     if let Err(rejection) = ingest.limit(caller, namespace, Some(&posted)) {
         ingest.take_back(&posted, grown);

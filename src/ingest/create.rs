@@ -157,6 +157,8 @@ pub(super) async fn take(
     // The alias is set first, so that a concurrent POST of the same name counts only what this one does not.
     let earlier = match ingest.0.aliases.enter(&event) {
         Entered::New(earlier) => earlier,
+        // COMPAT(apiserver): without correlation, each POST is a create. The event may have expired since.
+        Entered::Included(series) if !ingest.0.shards.correlates(&event) => Some(series),
         // What it repeats may wait for its commit.
         Entered::Included(series) => {
             return ack::once_kept(ingest, ack, respond::event(format, code, &series, None)).await;

@@ -140,7 +140,8 @@ impl Ingest {
 
     /// Returns the number of new occurrences in a posted event. Its count or series is a total: client-go posts the
     /// whole total again after a patch got 404. The count known for the name is subtracted. A POST brings at least one,
-    /// unless it is of a known series: client-go posts a series again even if it has not grown.
+    /// unless it is of a known series: client-go posts a series again even if it has not grown. Without correlation it
+    /// is a create all the same.
     pub(super) fn brings(&self, event: &Event, earlier: Option<&Event>) -> u32 {
         let brought = total(event);
         if brought == 1 {
@@ -152,7 +153,7 @@ impl Ingest {
             None => u32::try_from(brought - self.0.shards.counted_under(event, &event.metadata.name)).unwrap_or(0),
         };
         let is_known_series = event.series.is_some() && earlier.is_none_or(|earlier| is_same_series(earlier, event));
-        if is_known_series { new } else { new.max(1) }
+        if is_known_series && self.0.shards.correlates(event) { new } else { new.max(1) }
     }
 
     /// Returns how many of the occurrences by which a client's line has `grown` are new. The alias does not know what

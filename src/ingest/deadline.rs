@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use axum::extract::Request;
+use axum::http::Method;
 use axum::response::Response;
 use tokio::time::timeout;
 
@@ -38,8 +39,8 @@ pub(super) async fn deadline(ingest: Ingest, request: Request, next: impl Answer
 
 /// Whether the request is a watch, which ends by `timeoutSeconds`.
 fn is_watch(request: &Request) -> bool {
-    let path = request.uri().path();
-    options::is_watch_path(path) || path.ends_with("/events") && options::sets(request.uri().query(), "watch")
+    let (reads, path) = ([Method::GET, Method::HEAD].contains(request.method()), request.uri().path());
+    options::is_watch_path(path) || reads && path.ends_with("/events") && options::sets(request.uri().query(), "watch")
 }
 
 /// Parses a duration like Go's `time.ParseDuration`. COMPAT(apiserver): a negative one is as good as none, so it becomes zero.
@@ -80,13 +81,17 @@ mod tests {
     #[test]
     fn the_timeout_is_not_that_of_a_watch() {
         let check = |uri: &str, expected| {
-            let request = Request::get(uri).body(axum::body::Body::empty()).unwrap();
+            let (method, uri) = uri.split_once(' ').unwrap_or(("GET", uri));
+            let request = Request::builder().method(method).uri(uri).body(axum::body::Body::empty()).unwrap();
             assert_eq!(is_watch(&request), expected, "{uri}");
         };
         check("/api/v1/watch/namespaces/shop/events", true);
         check("/apis/events.k8s.io/v1/watch/events", true);
         check("/api/v1/namespaces/shop/events?watch=True", true);
         check("/api/v1/namespaces/shop/events/a?watch=1", false);
+        // Fault: `watch` made every request one.
+        check("POST /api/v1/namespaces/shop/events?watch=1", false);
+        check("DELETE /api/v1/namespaces/shop/events?watch=1", false);
         // Fault: the name of the namespace made it a watch.
         check("/api/v1/namespaces/watch/events", false);
     }

@@ -16,6 +16,9 @@ use crate::status::Status;
 /// Resolution of the timer: a request with a shorter timeout is not started.
 const LEAST: Duration = Duration::from_millis(1);
 
+/// Go counts nanoseconds in an int64; in seconds, rounded up.
+const LONGEST: f64 = 9_223_372_037.0;
+
 /// Layer that ends a request after the timeout that its client has set.
 pub(super) async fn deadline(ingest: Ingest, request: Request, next: impl Answer) -> Response {
     let asked = options::first(request.uri().query(), "timeout").filter(|text| !text.is_empty() && !is_watch(&request));
@@ -71,6 +74,9 @@ fn duration(text: &str) -> Option<Duration> {
         }
         rest = after;
     }
+    if seconds > LONGEST {
+        return None;
+    }
     if text.starts_with('-') { Some(Duration::ZERO) } else { Duration::try_from_secs_f64(seconds).ok() }
 }
 
@@ -105,7 +111,9 @@ mod tests {
         }
         assert!(duration("1us").unwrap() < LEAST);
         assert_eq!(duration("-5s"), Some(Duration::ZERO), "no timeout");
-        for text in ["abc", "5", "5y", "1s2", "-", "", "+", ".s", "s"] {
+        assert!(duration("2562047h47m16.854775807s").is_some());
+        // Fault: what an int64 of nanoseconds cannot have was a long timeout.
+        for text in ["abc", "5", "5y", "1s2", "-", "", "+", ".s", "s", "2562048h", "-2562048h"] {
             assert_eq!(duration(text), None, "{text}");
         }
     }

@@ -134,14 +134,15 @@ impl RequestHead {
 }
 
 /// Returns the `fieldManager` of the query, or else the User-Agent up to its first `/`, for managedFields
-/// (`k8s.io/apiserver/pkg/endpoints/handlers`, `managerOrUserAgent`).
+/// (`k8s.io/apiserver/pkg/endpoints/handlers`, `managerOrUserAgent`). Of neither the API server makes `unknown`.
 fn manager(query: Option<&str>, headers: &HeaderMap) -> SmolStr {
     let named = options::first(query, "fieldManager").filter(|name| !name.is_empty());
     named.map(SmolStr::new).unwrap_or_else(|| {
         let agent = headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes())).unwrap_or_default();
         // `prefixFromUserAgent`: without unprintable characters, and cut at the limit.
         let name = agent.split('/').next().unwrap_or_default().chars().filter(|letter| json::is_printable(*letter));
-        cut(&name.collect::<String>(), FIELD_MANAGER_MAX)
+        let name = cut(&name.collect::<String>(), FIELD_MANAGER_MAX);
+        if name.is_empty() { SmolStr::new_static("unknown") } else { name }
     })
 }
 
@@ -161,6 +162,10 @@ mod tests {
         check(None, "a\tb", "ab");
         assert_eq!(manager(None, &[(USER_AGENT, "a\u{a0}\u{ad}b".parse().unwrap())].into_iter().collect()), "ab");
         check(None, &"x".repeat(200), &"x".repeat(128));
-        assert_eq!(manager(None, &HeaderMap::new()), "");
+        // Fault: eventweir itself was the manager.
+        for agent in ["", "/v1", "\t"] {
+            check(None, agent, "unknown");
+        }
+        assert_eq!(manager(None, &HeaderMap::new()), "unknown");
     }
 }

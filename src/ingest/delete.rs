@@ -390,8 +390,8 @@ fn of_query(query: Option<&str>) -> Result<Given, Status> {
 /// `"dryRun": "All"` is no list.
 fn of_json(body: &[u8]) -> Result<Given, Status> {
     json::check_values(body)?;
-    let document: Option<Map<String, Value>> =
-        serde_json::from_slice(body).map_err(|fault| Status::bad_request(format!("the body is not JSON: {fault}")))?;
+    let document: Option<Map<String, Value>> = serde_json::from_str(&json::repaired(body))
+        .map_err(|fault| Status::bad_request(format!("the body is not JSON: {fault}")))?;
     let document = document.unwrap_or_default();
     let kind: String = member(&document, "kind")?.unwrap_or_default();
     let version: String = member(&document, "apiVersion")?.unwrap_or_default();
@@ -458,6 +458,10 @@ mod tests {
         assert_eq!(options, Ok(expected));
         for nothing in [of_query(Some("uid=&resourceVersion=")), of_json(b"null"), of_json(br#"{"DryRun":["x"]}"#)] {
             assert_eq!(nothing.and_then(checked), Ok(DeleteOptions::default()));
+        }
+        // Fault: they were refused, where other bodies with such text are read.
+        for odd in [&b"{\"apiVersion\":\"\xff\"}"[..], br#"{"apiVersion":"\ud800"}"#] {
+            assert_eq!(of_json(odd).and_then(checked), Ok(DeleteOptions::default()));
         }
     }
 }

@@ -20,18 +20,21 @@ use serde_json::{Map, Value, json};
 /// The recorded files of one kind, from the project's own copy and from `EVENTWEIR_VECTORS`.
 fn files(kind: &str) -> Vec<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
-    let more = std::env::var("EVENTWEIR_VECTORS").ok().map(PathBuf::from);
-    let mut files = Vec::new();
-    for (root, required) in std::iter::once((own, true)).chain(more.map(|root| (root, false))) {
-        let folder = root.join(kind);
-        if !required && !folder.is_dir() {
-            continue;
+    let mut folders = vec![own.join(kind)];
+    if let Some(more) = std::env::var_os("EVENTWEIR_VECTORS").map(PathBuf::from) {
+        // A misspelled folder would be left out.
+        for entry in std::fs::read_dir(&more).unwrap_or_else(|error| panic!("{}: {error}", more.display())) {
+            let name = entry.unwrap().file_name();
+            assert!(own.join(&name).exists(), "{}: no such kind: {}", more.display(), name.display());
         }
+        folders.extend(Some(more.join(kind)).filter(|folder| folder.is_dir()));
+    }
+    let mut files = Vec::new();
+    for folder in folders {
         for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "jsonl") {
-                files.push(path);
-            }
+            assert!(path.extension().is_some_and(|extension| extension == "jsonl"), "{}", path.display());
+            files.push(path);
         }
     }
     files.sort();
@@ -39,9 +42,19 @@ fn files(kind: &str) -> Vec<PathBuf> {
     files
 }
 
-fn lines(path: &Path) -> Vec<Value> {
+/// The lines of a file: a header, whose `known` members the replay obeys, and at least one step.
+fn lines(path: &Path, known: &[&str]) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.len() > 1, "{}: no step", path.display());
+    only(&lines[0], &[&["scenario", "description", "clientGoVersion"], known].concat());
+    lines
+}
+
+/// Fails if there is a member that the replay would leave out.
+fn only(value: &Value, known: &[&str]) {
+    let mut names = value.as_object().unwrap().keys();
+    assert_eq!(names.find(|name| !known.contains(&name.as_str())), None, "{value}");
 }
 
 /// Unix nanoseconds of an RFC 3339 time with up to nine digits of fraction.
@@ -61,8 +74,19 @@ fn fields(names: &Value) -> Vec<Field> {
     names.as_array().unwrap().iter().map(name).collect()
 }
 
+/// Members of the header of a correlator.
+const HEADER: [&str; 2] = ["options", "requires"];
+/// Options that every file has.
+const OPTIONS: [&str; 5] = ["lruCacheSize", "burstSize", "qps", "maxEvents", "maxIntervalInSeconds"];
+/// Options of some files, which `requires` names.
+const MORE_OPTIONS: [&str; 4] = ["spamKey", "aggregateKey", "messagePrefix", "countOverflow"];
+
 fn settings(header: &Value) -> Settings {
     let options = &header["options"];
+    only(options, &[&OPTIONS[..], &MORE_OPTIONS[..3]].concat());
+    for name in header["requires"].as_array().into_iter().flatten() {
+        assert!(MORE_OPTIONS.contains(&name.as_str().unwrap()), "required: {name}");
+    }
     let size = |name: &str| NonZeroUsize::new(usize::try_from(options[name].as_u64().unwrap()).unwrap()).unwrap();
     let mut settings = Settings {
         suppression: Suppression::Drop,
@@ -139,6 +163,8 @@ fn result_of(decision: &Decision, event: &Event) -> Value {
 }
 
 fn expected(result: &Value) -> Value {
+    only(result, &["skip", "event", "patch", "write", "err"]);
+    assert_eq!(result["err"], Value::Null);
     json!({ "skip": result["skip"], "event": compact(&result["event"]), "patch": result["patch"], "write": result["write"] })
 }
 
@@ -160,6 +186,7 @@ impl Replay {
     }
 
     fn correlate(&mut self, step: &Value) -> Value {
+        only(step, &["op", "at", "event", "result"]);
         let now = Now::at(nanos(&step["at"]));
         let mut event = event_of(&step["event"]);
         let keys = SECRET.keys(&event, &self.settings);
@@ -188,7 +215,7 @@ impl Replay {
 #[test]
 fn correlator_equals_client_go() {
     for path in files("correlator") {
-        let lines = lines(&path);
+        let lines = lines(&path, &HEADER);
         let mut replay = Replay::new(&lines[0]);
         for (number, step) in lines.iter().enumerate().skip(1) {
             let place = format!("{}:{}", path.display(), number + 1);
@@ -196,7 +223,6 @@ fn correlator_equals_client_go() {
                 "correlate" => {
                     let result = replay.correlate(step);
                     assert_eq!(result, expected(&step["result"]), "{place}\n{step}");
-                    assert_eq!(step["result"]["err"], Value::Null, "{place}");
                 }
                 "update_state" => replay.update_state(&event_of(&step["event"])),
                 "final_store" => {}
@@ -209,7 +235,7 @@ fn correlator_equals_client_go() {
 #[test]
 fn where_client_go_is_not_deterministic_the_correlator_takes_one_of_its_ways() {
     for path in files("correlator_any") {
-        let lines = lines(&path);
+        let lines = lines(&path, &HEADER);
         let mut replay = Replay::new(&lines[0]);
         let mut results = Vec::new();
         let mut legal = Vec::new();
@@ -227,12 +253,13 @@ fn where_client_go_is_not_deterministic_the_correlator_takes_one_of_its_ways() {
 #[test]
 fn token_bucket_equals_client_go() {
     for path in files("token_bucket") {
-        let lines = lines(&path);
+        let lines = lines(&path, &["qps", "qpsAsFloat64", "burst"]);
         let rate =
             Rate { qps: f32_of(&lines[0]["qps"]), burst: u32::try_from(lines[0]["burst"].as_u64().unwrap()).unwrap() };
         assert_eq!(Some(f64::from(rate.qps)), lines[0]["qpsAsFloat64"].as_f64(), "{}", path.display());
         let mut bucket = TokenBucket::default();
         for (number, step) in lines.iter().enumerate().skip(1) {
+            only(step, &["at", "accept"]);
             let now = Mono(nanos(&step["at"]));
             assert_eq!(json!(bucket.take(rate, now)), step["accept"], "{}:{}", path.display(), number + 1);
         }

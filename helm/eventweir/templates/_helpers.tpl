@@ -253,6 +253,9 @@ metadata:
 {{- /* Refuses configurations that cannot work, with a message. */}}
 {{- define "eventweir.check" -}}
 {{- $config := include "eventweir.given" . | fromYaml }}
+{{- if and (hasKey .Values "enabled") (not .Values.enabled) }}
+{{- fail "enabled is false, and no chart has it as a condition: use helm uninstall" }}
+{{- end }}
 {{- if .Values.existingConfigMap }}
 {{- range concat (omit $config "auth" "shutdown" "upstream" | keys) (omit (default dict $config.shutdown) "drainTimeout" | keys) (omit (default dict $config.upstream) "history" | keys) | sortAlpha }}
 {{- fail (printf "config has %s, and existingConfigMap replaces config: write it into that ConfigMap" .) }}

@@ -402,6 +402,11 @@ fn the_sidecars_configuration_is_right() {
     let (_file, path) = file(&lines.join("\n"));
     let output = eventweir(&["check-config", &path]);
     assert!(output.status.success(), "{}", stderr(&output));
+    // The component finds the sidecar at its port, which is not that of controller-runtime's metrics.
+    let (_, listen) = manifest.split_once("--listen=").unwrap();
+    let listen = listen.lines().next().unwrap();
+    assert!(manifest.contains(&format!("server: http://{listen}\n")), "{listen}");
+    assert!(!listen.ends_with(":8080"), "{listen}");
 }
 
 #[test]

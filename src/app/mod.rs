@@ -221,7 +221,14 @@ impl App {
             tracing::info!(listen = %address, "process 1 of a container listens on loopback, which only its pod can reach; \
                 with authenticated callers or --insecure-listen, --listen '[::]:8080' listens on all addresses");
         }
-        if !address.is_local() && !self.access.authenticates() {
+        let access = &self.started_with.access;
+        if address.is_local() || access.authenticates() && access.authorizes() {
+            return;
+        }
+        if access.authenticates() && !access.anonymous {
+            tracing::warn!(listen = %address, "other machines reach this address, and each known caller may do everything \
+                there, without auth.subjectAccessReview and auth.policy");
+        } else {
             tracing::warn!(listen = %address, "other machines reach this address, and callers are not authenticated there");
         }
     }

@@ -16,6 +16,7 @@ use super::support::certificates::{Authority, Files, Trust};
 use super::support::events::{event, plain};
 use super::support::fake::FakeApiserver;
 use super::support::http::{Client, EVENTS, Reply, json};
+use super::support::log::Log;
 
 async fn post(client: &mut Client, authorization: &str) -> Reply {
     let headers: &[(&str, &str)] = if authorization.is_empty() { &[] } else { &[("Authorization", authorization)] };
@@ -122,6 +123,28 @@ async fn an_address_that_other_machines_reach_needs_authentication() {
     assert_eq!(post(&mut files.connect(Some(files.node()), address).await, "").await.status, 201);
     program.settle().await;
     program.stop().await;
+}
+
+#[tokio::test]
+async fn callers_who_may_do_everything_are_warned_of() {
+    let files = Files::new();
+    let certificates = format!("clientCAFile: {}/clients.crt", files.path().display());
+    let policy = "policy: [{groups: ['system:nodes'], verbs: [create]}]";
+    for (auth, expected) in [
+        (format!("auth: {{{certificates}}}"), "each known caller may do everything"),
+        (format!("insecureListen: true\nauth: {{{certificates}, anonymous: true}}"), "callers are not authenticated"),
+        ("insecureListen: true".to_owned(), "callers are not authenticated"),
+        (format!("auth: {{{certificates}, {policy}}}"), ""),
+        (format!("auth: {{{certificates}, anonymous: true, {policy}}}"), ""),
+    ] {
+        let log = Log::capture();
+        let config = reachable(&files, &format!("{}{auth}\n", files.tls())).unwrap();
+        start_as(config, ConfigSource::default()).await.stop().await;
+        let text = log.text();
+        let warnings: Vec<&str> = text.lines().filter(|line| line.contains("WARN")).collect();
+        assert_eq!(warnings.len(), usize::from(!expected.is_empty()), "{auth}: {text}");
+        assert!(warnings.iter().all(|line| line.contains(expected)), "{auth}: {text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

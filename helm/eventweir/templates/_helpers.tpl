@@ -124,11 +124,16 @@ metadata:
 {{- if or (dig "auth" "clientCAFile" "" $config) (dig "auth" "tokenReview" "enabled" false $config) }}true{{ end }}
 {{- end }}
 
+{{- /* Whether a rule or the API server decides what callers may do. */}}
+{{- define "eventweir.authorizes" -}}
+{{- $auth := dig "auth" dict (include "eventweir.config" . | fromYaml) }}
+{{- if or (dig "subjectAccessReview" "enabled" false $auth) (dig "policy" list $auth) }}true{{ end }}
+{{- end }}
+
 {{- /* Whether callers have to authenticate, or may do only what a rule or the API server allows. */}}
 {{- define "eventweir.keepsOut" -}}
 {{- $auth := dig "auth" dict (include "eventweir.config" . | fromYaml) }}
-{{- $authorizes := or (dig "subjectAccessReview" "enabled" false $auth) (dig "policy" list $auth) }}
-{{- if and (include "eventweir.hasCallers" .) (or $authorizes (not (dig "anonymous" false $auth))) }}true{{ end }}
+{{- if and (include "eventweir.hasCallers" .) (or (include "eventweir.authorizes" .) (not (dig "anonymous" false $auth))) }}true{{ end }}
 {{- end }}
 
 {{- /* Whether eventweir asks the API server about callers. */}}

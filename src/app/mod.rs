@@ -211,6 +211,8 @@ impl App {
             broken: CancellationToken::new(),
         });
         app.run(listeners, runner)?;
+        app.warn_of_address();
+        app.warn_of_memory();
         Ok(app)
     }
 
@@ -230,6 +232,23 @@ impl App {
                 there, without auth.subjectAccessReview and auth.policy");
         } else {
             tracing::warn!(listen = %address, "other machines reach this address, and callers are not authenticated there");
+        }
+    }
+
+    /// Logs a memory that the kernel does not give.
+    fn warn_of_memory(&self) {
+        let (config::Memory::Bytes(memory), Some(limit)) =
+            (self.started_with.memory, self.source.overrides.container_memory)
+        else {
+            return;
+        };
+        if memory > limit {
+            tracing::warn!(
+                memory,
+                limit,
+                "memory is above the container's limit: during an outage the kernel may end the \
+                program before it refuses events with 429"
+            );
         }
     }
 
@@ -302,7 +321,6 @@ impl App {
         let (address, admin) = (&self.address, self.admin_address);
         let upstream = if matches!(self.upstream, Upstream::Embedded(_)) { "embedded" } else { "apiserver" };
         tracing::info!(listen = %address, admin = %admin, upstream, tls = self.secured.ingest.is_some(), "listening");
-        self.warn_of_address();
         Ok(())
     }
 

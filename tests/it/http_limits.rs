@@ -1,19 +1,23 @@
 //! Ingest at its limits and at shutdown.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use eventweir::app::ConfigSource;
 use eventweir::clock::Clock;
+use eventweir::config::Overrides;
 use eventweir::event::Event;
 use eventweir::ledger::RejectReason;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::support::app::{Program, start, start_before};
+use super::support::app::{Program, start, start_before, start_from};
 use super::support::events::{START, event, plain};
 use super::support::fake::FakeApiserver;
 use super::support::http::{Client, EVENTS, json as json_of};
+use super::support::log::Log;
 
 #[tokio::test]
 async fn a_full_outbox_answers_429_and_accepts_repeats() {
@@ -188,4 +192,21 @@ async fn a_client_that_disconnects_within_its_body_is_one_unread_occurrence() {
     drop(stream);
     program.until("it is noticed", || program.balance().ledger.rejected(RejectReason::Unread) == 1).await;
     assert_eq!(program.stop().await.ledger.received(), 1);
+}
+
+#[tokio::test]
+async fn memory_that_the_container_does_not_have_is_warned_of() {
+    for (yaml, container, expected) in [
+        ("memory: 8Gi", Some(1536 << 20), 1),
+        ("memory: 1536Mi", Some(1536 << 20), 0),
+        ("memory: 8Gi", None, 0),
+        ("memory: container", Some(1536 << 20), 0),
+    ] {
+        let log = Log::capture();
+        let overrides = Overrides { container_memory: container.and_then(NonZeroUsize::new), ..Overrides::default() };
+        start_from(yaml, ConfigSource { overrides, ..ConfigSource::default() }).await.stop().await;
+        let text = log.text();
+        let warned = text.lines().filter(|line| line.contains("WARN") && line.contains("above the container's limit"));
+        assert_eq!(warned.count(), expected, "{yaml}, {container:?}: {text}");
+    }
 }

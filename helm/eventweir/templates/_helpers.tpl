@@ -273,6 +273,11 @@ metadata:
 {{- end }}
 {{- end }}
 {{- end }}
+{{- $given := include "eventweir.mebibytes" (dig "memory" "" $config) }}
+{{- $limit := include "eventweir.mebibytes" (dig "limits" "memory" "" (default dict .Values.resources)) }}
+{{- if and $given $limit (gt (int64 $given) (int64 $limit)) }}
+{{- fail "config.memory is above resources.limits.memory: the kernel would end it before it refuses events with 429" }}
+{{- end }}
 {{- end }}
 {{- if and (not .Values.existingConfigMap) (include "eventweir.hasCallers" .) (not (include "eventweir.keepsOut" .)) (not .Values.insecureListen) }}
 {{- fail "config.auth.anonymous without config.auth.subjectAccessReview and config.auth.policy: every client that reaches the port could write events. Enable one of them, or insecureListen" }}

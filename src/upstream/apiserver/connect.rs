@@ -13,7 +13,7 @@ use http::{HeaderMap, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::middleware::BaseUriLayer;
 use kube::client::{AuthError, Body, ConfigExt as _};
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
@@ -248,8 +248,7 @@ pub(crate) async fn config(settings: &Settings) -> Result<kube::Config, Error> {
     let mut config = match kubeconfig {
         Some(kubeconfig) => kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?,
         None if settings.context.is_some() => kube::Config::from_kubeconfig(&options).await.map_err(failed)?,
-        None => kube::Config::incluster()
-            .map_err(|error| Error::Infer(Unread(format!("no kubeconfig exists, and {}", Unread::because(&error)))))?,
+        None => kube::Config::incluster().map_err(|error| Error::Infer(unfound(&error)))?,
     };
     if let Some(proxy) = config.proxy_url.take().filter(|proxy| !is_spared(&config.cluster_url, proxy)) {
         return Err(Error::Proxy(proxy));
@@ -267,6 +266,21 @@ fn unread(path: Option<&Path>, error: &KubeconfigError) -> Error {
         _ => Unread::because(error),
     };
     Error::Kubeconfig { path: path.map(Path::to_owned), source }
+}
+
+/// Says where the pod's service account was looked for, which kube does not.
+fn unfound(error: &InClusterError) -> Unread {
+    let place = match error {
+        InClusterError::ReadEnvironmentVariable(_)
+        | InClusterError::ParseClusterPort(_)
+        | InClusterError::ParseClusterUrl(_) => "",
+        InClusterError::ReadDefaultNamespace(_)
+        | InClusterError::ReadCertificateBundle(_)
+        | InClusterError::ParseCertificates(_) => {
+            "/var/run/secrets/kubernetes.io/serviceaccount cannot be used (see automountServiceAccountToken): "
+        }
+    };
+    Unread(format!("no kubeconfig exists, and {place}{}", Unread::because(error)))
 }
 
 /// Returns the paths of kubectl's kubeconfig.
@@ -384,4 +398,21 @@ pub(super) fn classify(fault: &AnyError) -> Failure {
         }
     }
     classified(cause_of(fault))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_without_a_token_is_told_where_it_was_looked_for() {
+        let absent = InClusterError::ReadDefaultNamespace(ErrorKind::NotFound.into());
+        let outside = InClusterError::ReadEnvironmentVariable(std::env::VarError::NotPresent);
+        for (error, is_named) in [(absent, true), (outside, false)] {
+            let text = unfound(&error).to_string();
+            assert!(text.starts_with("no kubeconfig exists, and "), "{text}");
+            assert_eq!(text.contains("/serviceaccount cannot be used"), is_named, "{text}");
+            assert!(text.ends_with(&error.to_string()), "{text}");
+        }
+    }
 }

@@ -146,6 +146,11 @@ metadata:
 {{- if or (and (ne .Values.kind "DaemonSet") (gt (int .Values.replicaCount) 1)) .Values.autoscaling.enabled (eq .Values.kind "DaemonSet") }}true{{ end }}
 {{- end }}
 
+{{- /* The type of the spool's volume, if it outlives the pod, so that another pod may use it. */}}
+{{- define "eventweir.lastingSpool" -}}
+{{- omit (default dict .Values.spool.volume) "emptyDir" "ephemeral" | keys | join "" }}
+{{- end }}
+
 {{- /* A quantity of memory in Mi, rounded down; empty if it cannot be parsed. */}}
 {{- define "eventweir.mebibytes" -}}
 {{- /* A number in a file of values is a float, whose text would have an exponent. */}}
@@ -343,8 +348,11 @@ metadata:
 {{- if ne (dig "upstream" "kind" "apiserver" $config) "apiserver" }}
 {{- fail "config.upstream.kind: the chart sets it to apiserver by a flag" }}
 {{- end }}
-{{- if and (hasKey (default dict .Values.spool.volume) "persistentVolumeClaim") (include "eventweir.several" .) }}
-{{- fail "spool.volume.persistentVolumeClaim with several pods: they would share one spool, and all but one would run without it. Use kind: StatefulSet with spool.claim" }}
+{{- $spool := include "eventweir.lastingSpool" . }}
+{{- /* A driver of csi may give each pod its own volume, and each node has its own hostPath. */}}
+{{- $isOwn := or (eq $spool "csi") (and (eq $spool "hostPath") (eq .Values.kind "DaemonSet")) }}
+{{- if and $spool (not $isOwn) (include "eventweir.several" .) }}
+{{- fail (printf "spool.volume.%s with several pods: they would share one spool, and all but one would run without it. Use kind: StatefulSet with spool.claim" $spool) }}
 {{- end }}
 {{- if and (eq .Values.kind "StatefulSet") (gt (len (include "eventweir.fullname" .)) 52) }}
 {{- fail (printf "%s is too long for the pods of a StatefulSet: set a fullnameOverride of at most 52 characters" (include "eventweir.fullname" .)) }}

@@ -51,7 +51,8 @@ fn failed(key: &'static str, address: Address) -> impl FnOnce(std::io::Error) ->
 }
 
 /// Returns which requests are accepted at `address`. A loopback address accepts only known hosts, because any name on
-/// the web may resolve to it in a browser.
+/// the web may resolve to it in a browser. A listener on all addresses accepts any, also from loopback, where a service
+/// mesh's proxy passes on requests with the host of their client.
 pub(super) fn origins(config: &Config, address: &Address) -> Origins {
     match address {
         Address::Tcp(_) if address.is_local() => Origins::hosts(&config.accept_hosts).unwrap_or_default(),

@@ -161,6 +161,14 @@ metadata:
 {{- if and $number (hasKey $per $unit) }}{{ divf (mulf (float64 $number) (float64 (get $per $unit))) 1048576 | floor | int64 }}{{ end }}
 {{- end }}
 
+{{- /* A quantity of CPU in thousandths of a core; empty if it cannot be parsed. */}}
+{{- define "eventweir.millicores" -}}
+{{- $text := toString . }}
+{{- if regexMatch "^[0-9]+([.][0-9]+)?m?$" $text }}
+{{- mulf (float64 (trimSuffix "m" $text)) (ternary 1 1000 (hasSuffix "m" $text)) | floor | int64 }}
+{{- end }}
+{{- end }}
+
 {{- /* A duration such as 1m30s in seconds, rounded up. */}}
 {{- define "eventweir.seconds" -}}
 {{- $millis := 0.0 }}
@@ -241,11 +249,13 @@ metadata:
 {{- /* The container's resources. A pod whose request is above its limit would be refused. */}}
 {{- define "eventweir.resources" -}}
 {{- $resources := deepCopy (default dict .Values.resources) }}
-{{- $limit := dig "limits" "memory" "" $resources }}
-{{- $most := include "eventweir.mebibytes" $limit }}
-{{- $requested := include "eventweir.mebibytes" (dig "requests" "memory" "" $resources) }}
+{{- range $resource, $measure := dict "cpu" "eventweir.millicores" "memory" "eventweir.mebibytes" }}
+{{- $limit := dig "limits" $resource "" $resources }}
+{{- $most := include $measure $limit }}
+{{- $requested := include $measure (dig "requests" $resource "" $resources) }}
 {{- if and $most $requested (gt (int64 $requested) (int64 $most)) }}
-{{- $_ := set $resources.requests "memory" $limit }}
+{{- $_ := set $resources.requests $resource $limit }}
+{{- end }}
 {{- end }}
 {{- toYaml $resources }}
 {{- end }}

@@ -75,9 +75,11 @@ impl Ingest {
         }
         let answer = upstream.get_not_older(namespace, &found.name, version).await;
         let is_its = answer.as_ref().is_ok_and(|stored| self.0.shards.is_of(posted, &found, stored));
+        let record = found.record;
         match (found.unsettled, answer) {
             // The stored event, updated with the pending write.
-            (Some(owed), Ok(mut stored)) if is_its => {
+            (Some(mut owed), Ok(mut stored)) if is_its => {
+                owed.count = self.0.shards.count_on(posted, record, &stored).unwrap_or(owed.count);
                 conversion::advance(&mut stored, &owed);
                 Ok(stored)
             }

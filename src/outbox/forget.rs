@@ -1,12 +1,14 @@
 //! Deletions and replacements by clients. A record is paused while the upstream executes them. Then it is forgotten, or it
 //! continues from the stored event. So an owed write never overwrites a deletion.
 
+use smol_str::SmolStr;
+
 use super::budget::Budget;
 use super::record::{Phase, Record};
 use super::upstream_state::{Call, Effect, IfMissing, Then, UpstreamState};
 use super::{Outbox, Ticket, count, digest, has_any_tag};
 use crate::clock::Now;
-use crate::correlator::RecordId;
+use crate::correlator::{RecordId, is_newer};
 use crate::event::Event;
 use crate::ledger::Occurrences;
 
@@ -32,18 +34,34 @@ pub enum Line {
     Unstated,
 }
 
+/// A record's event upstream, as it was read before a client's change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Before {
+    version: SmolStr,
+    count: i32,
+    /// The record's occurrences that it includes by its tag, if it has the tag.
+    own: Option<u64>,
+}
+
 impl Record {
     /// Removes and returns the waiting occurrences that `stored`, with a client's `count`, includes: those in its tag, and
-    /// as many as its count is above the written one; all if it is below. Others have arrived since the client has read
+    /// as many as its count is above the one `before`; all if it is below. Others have arrived since the client has read
     /// the event, or it has read the event upstream.
-    fn take_included(&mut self, stored: &Event, count: i32, line: Line) -> Occurrences {
+    fn take_included(&mut self, stored: &Event, count: i32, line: Line, before: Option<&Before>) -> Occurrences {
         let waiting = self.waiting().total();
-        let own = self.tag_on(stored).unwrap_or(0);
+        // An answer that came later shows more.
+        let is_newest = |version| !self.upstream.held().is_some_and(|held| is_newer(&held.version, version));
+        let before = before.filter(|before| line == Line::Stated && is_newest(&before.version));
+        let read = before.and_then(|before| before.own);
+        let own = self.tag_on(stored).max(read).unwrap_or(0);
         // An event that was there is that of a create without an answer. The change may have removed its tag.
         let is_of_create = line == Line::Stated && matches!(self.upstream, UpstreamState::Sent { .. });
-        let created = if is_of_create { self.in_doubt() } else { 0 };
+        let created = if is_of_create && read.is_none() { self.in_doubt() } else { 0 };
         let arrived = own.saturating_sub(self.settled()).max(created).min(waiting);
-        let written = i64::from(self.event.count) - i64::try_from(waiting - arrived).unwrap_or(i64::MAX);
+        let known = i64::from(self.event.count) - i64::try_from(waiting - arrived).unwrap_or(i64::MAX);
+        // Only the tag says how much of a write in doubt the event had included.
+        let before = before.filter(|before| before.own.is_some() || !self.may_have_arrived());
+        let written = before.map_or(known, |before| before.count.into());
         let included = u64::try_from(i64::from(count) - written).map_or(waiting, |more| arrived + more);
         let mut taken = self.pending.take_first(included);
         taken.merge(self.later.take_first(included - taken.total()));
@@ -192,18 +210,31 @@ impl Outbox {
         true
     }
 
+    /// Returns what `found`, the upstream's event of a record, shows before a client's change; `None` if the record is not
+    /// in the outbox.
+    pub fn before(&self, id: RecordId, found: &Event) -> Option<Before> {
+        let own = self.records.get(&id)?.tag_on(found);
+        Some(Before { version: found.metadata.resource_version.clone(), count: count(found), own })
+    }
+
     /// Continues from `stored`, by which a client has replaced the record upstream. With a count it includes the waiting
-    /// occurrences that GET had shown. Without a count it may show a write in doubt, so the record is read before the next
-    /// write. Returns `None` if the record is not in the outbox.
-    pub fn rebase(&mut self, id: RecordId, stored: &Event, line: Line, now: Now) -> Option<Rebased> {
+    /// occurrences that GET had shown: as many as its count is above the one `before`, or without it above the known one.
+    /// Without a count it may show a write in doubt, so the record is read before the next write. Returns `None` if the
+    /// record is not in the outbox.
+    pub fn rebase(
+        &mut self,
+        id: RecordId,
+        stored: &Event,
+        line: Line,
+        before: Option<&Before>,
+        now: Now,
+    ) -> Option<Rebased> {
         self.note(id);
         let count = count(stored);
         let record = self.records.get_mut(&id)?;
-        // Without tags, a patch in doubt leaves no trace in the stand.
-        let is_untagged_in_doubt = record.tag.is_none() && record.sent.tag > record.settled();
-        let is_in_doubt = line == Line::Unstated && (record.in_doubt() > 0 || is_untagged_in_doubt);
+        let is_in_doubt = line == Line::Unstated && record.may_have_arrived();
         let written = match line {
-            Line::Stated | Line::Created => record.take_included(stored, count, line),
+            Line::Stated | Line::Created => record.take_included(stored, count, line, before),
             Line::Unstated => Occurrences::default(),
         };
         let waiting = i32::try_from(record.waiting().total()).unwrap_or(i32::MAX);
@@ -334,7 +365,7 @@ mod tests {
             (object.count, object.metadata.resource_version) = (5, "2".into());
             outbox.pause(id);
             if is_put {
-                outbox.rebase(id, &object, Line::Stated, Now::at(2));
+                outbox.rebase(id, &object, Line::Stated, None, Now::at(2));
             } else {
                 outbox.apply_watch(id, &object, Now::at(2));
             }
@@ -356,7 +387,7 @@ mod tests {
         let annotations = &mut object.metadata.rare.as_mut().unwrap().annotations;
         annotations.values_mut().for_each(|value| *value = format!("{}@1", u64::MAX).into());
         outbox.pause(id);
-        outbox.rebase(id, &object, Line::Unstated, at(1));
+        outbox.rebase(id, &object, Line::Unstated, None, at(1));
         outbox.resume(id, at(1));
         let Request::Patch { patch, claim, .. } = outbox.next_write(at(10)).unwrap().request else {
             panic!("it is on")
@@ -392,7 +423,7 @@ mod tests {
         let retry = Retry::new(Fault::Timeout, Applied::Perhaps);
         outbox.settle(id, Answer::Retry(retry), at(0));
         outbox.pause(id);
-        outbox.rebase(id, &object, Line::Created, at(1));
+        outbox.rebase(id, &object, Line::Created, None, at(1));
         outbox.resume(id, at(1));
         assert_eq!(outbox.next_write(at(30)), None);
         outbox.pause(id);

@@ -46,7 +46,7 @@ use crate::limits::Share;
 pub use api_group::{UpstreamGroup, count};
 pub use digest::DIGEST_REASON;
 pub use folded::FOLDED_MARK;
-pub use forget::{Line, Rebased};
+pub use forget::{Before, Line, Rebased};
 pub use groups::{GroupSettings, Leaving, Reach, Taken};
 pub use history::WatchEffect;
 pub use journal::{Changes, Entry};

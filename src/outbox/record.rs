@@ -262,6 +262,12 @@ impl Record {
         if is_in_doubt { self.sent.tag.saturating_sub(self.settled()) } else { 0 }
     }
 
+    /// Whether an unanswered request may have made occurrences visible. Without tags, a patch in doubt leaves no trace in the
+    /// upstream state.
+    pub(super) fn may_have_arrived(&self) -> bool {
+        self.in_doubt() > 0 || self.tag.is_none() && self.sent.tag > self.settled()
+    }
+
     /// Adds `by` to the desired count. An event that is stored as posted may have no count, and still shows occurrences.
     pub(super) fn move_count(&mut self, by: i64) {
         let count = if by == 0 || self.event.count != 0 { self.event.count } else { api_group::count(&self.event) };

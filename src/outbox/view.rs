@@ -2,10 +2,10 @@
 
 use smol_str::SmolStr;
 
-use super::Outbox;
 use super::budget::{BudgetId, Order};
 use super::record::{Kind, Phase};
 use super::upstream_state::UpstreamState;
+use super::{Outbox, count};
 use crate::clock::{Mono, Now};
 use crate::correlator::{Key, RecordId};
 use crate::event::Event;
@@ -84,6 +84,19 @@ impl Outbox {
         let is_held =
             record.upstream.held().is_some_and(|held| record.tag.is_none() || held.version == seen.held.version);
         Some(seen.is_tagged || seen.is_alike || is_held)
+    }
+
+    /// Returns the count of a record with all that waits, on top of `found`, the upstream's event of it: other writers may
+    /// have changed its count since the upstream has answered. `None` if the record is not in the outbox, or has no count.
+    pub fn count_on(&self, id: RecordId, found: &Event) -> Option<i32> {
+        let record = self.records.get(&id).filter(|record| record.event.count != 0)?;
+        let on_top = |more: u64| i32::try_from(more).map_or(i32::MAX, |more| count(found).saturating_add(more));
+        Some(match record.tag_on(found) {
+            Some(own) => on_top((record.total + record.later.total()).saturating_sub(own)),
+            // What of a write in doubt has arrived is not known.
+            None if record.may_have_arrived() => on_top(0).max(record.event.count),
+            None => on_top(record.waiting().total()).max(record.event.count),
+        })
     }
 
     /// Returns the state of a budget; `None` if it is full.

@@ -13,7 +13,8 @@ use crate::correlator::{Candidate, Counts, Key, Observation, Policy, RecordId, S
 use crate::event::Event;
 use crate::explain::LostFolds;
 use crate::outbox::{
-    self, DIGEST_REASON, Line, LostReason, Rebased, RecordView, Settlement, Ticket, TicketOutcome, line_checksum,
+    self, Before, DIGEST_REASON, Line, LostReason, Rebased, RecordView, Settlement, Ticket, TicketOutcome,
+    line_checksum,
 };
 
 /// How a name refers to a record.
@@ -43,6 +44,8 @@ pub struct Handle {
     pub stored: bool,
     /// The count that it is known to show there, if it is not in the outbox.
     shown: Option<i64>,
+    /// Its event as it was read before the client's request, if it was.
+    before: Option<Before>,
 }
 
 /// Interval between two checks whether a record's request is still in flight.
@@ -97,7 +100,7 @@ impl Shard {
         let seen = self.outbox.view(record)?;
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         let stored = seen.shown.is_some();
-        Some(Handle { source, key: None, record, object, name: name.into(), stored, shown: None })
+        Some(Handle { source, key: None, record, object, name: name.into(), stored, shown: None, before: None })
     }
 
     pub(super) fn locate(&self, event: &Event, name: &str, by: Lookup, now: Now, policy: &Policy) -> Option<Handle> {
@@ -108,14 +111,14 @@ impl Shard {
             && let Some(record) = self.outbox.digest(event, name)
         {
             let name = name.into();
-            return Some(Handle { source, key: None, record, object, name, stored: true, shown: None });
+            return Some(Handle { source, key: None, record, object, name, stored: true, shown: None, before: None });
         }
         let (key, observation, seen) = self.resolve(event, name, by, now, policy)?;
         let (record, key) = (observation.record, Some(key));
         let (name, stored) = seen
             .map_or((&observation.name, observation.stored), |seen| (&seen.event.metadata.name, seen.shown.is_some()));
         let shown = seen.is_none().then_some(observation.count.into());
-        Some(Handle { source, key, record, object, name: name.clone(), stored, shown })
+        Some(Handle { source, key, record, object, name: name.clone(), stored, shown, before: None })
     }
 
     /// Returns the record that `name` refers to: the one of that name, otherwise the first that counts the event.
@@ -195,7 +198,7 @@ impl Shard {
         let count = outbox::count(stored);
         let noticed = self.notice(handle.record, None, now);
         let Rebased { moved, written, awaited } =
-            self.outbox.rebase(handle.record, stored, line, now).unwrap_or_else(|| {
+            self.outbox.rebase(handle.record, stored, line, handle.before.as_ref(), now).unwrap_or_else(|| {
                 self.notify_correlator(handle, &Settled::CountReset(count));
                 Rebased::default()
             });
@@ -267,6 +270,11 @@ impl Shards {
         self.shows(self.shard_of(posted), (found.record, &found.name), stored).unwrap_or(found.stored)
     }
 
+    /// Does as [`Outbox::count_on`](outbox::Outbox::count_on), for the record that `posted` has led to.
+    pub fn count_on(&self, posted: &Event, record: RecordId, stored: &Event) -> Option<i32> {
+        self.look(self.shard_of(posted), |shard| shard.outbox.count_on(record, stored))
+    }
+
     /// Does as [`Shard::is_of`].
     fn shows(&self, shard: usize, (record, name): (RecordId, &str), stored: &Event) -> Option<bool> {
         let (policy, now) = (self.policy(), self.clock().now());
@@ -306,7 +314,10 @@ impl PausedRecord {
     pub fn sees(&mut self, stored: &Event) -> bool {
         let Handle { record, name, stored: is_stored, .. } = &self.handle;
         let is_of = self.shards.shows(self.shard, (*record, name), stored).unwrap_or(*is_stored);
-        self.shown = if is_of { Some(outbox::count(stored).into()) } else { self.shown };
+        if is_of {
+            self.shown = Some(outbox::count(stored).into());
+            self.handle.before = self.shards.look(self.shard, |shard| shard.outbox.before(self.handle.record, stored));
+        }
         is_of
     }
 
@@ -322,6 +333,7 @@ impl PausedRecord {
         };
         let _in_time = tokio::time::timeout(limit, quiet).await;
         let Handle { record, shown, .. } = self.handle;
+        self.handle.before = None;
         self.shown = self.shards.look(self.shard, |shard| shard.outbox.view(record).map_or(shown, |seen| seen.shown));
     }
 

@@ -606,8 +606,8 @@ async fn an_apply_without_a_count_adds_and_removes_no_occurrences() {
 
 /// Starts a program to which an event is posted five times, of which one is stored and four wait. Returns what GET
 /// shows.
-async fn four_waiting(fake: &FakeApiserver) -> (Program, Client, Event, Value) {
-    let program = start_before(fake, "outbox: {coalesceInterval: 1m}\n").await;
+async fn four_waiting(fake: &FakeApiserver, history: &str) -> (Program, Client, Event, Value) {
+    let program = start_before(fake, &format!("outbox: {{coalesceInterval: 1m}}\n{history}")).await;
     let mut client = program.client().await;
     let first = plain();
     client.post(&first).await;
@@ -626,7 +626,7 @@ async fn a_write_in_doubt_after_a_put_adds_only_its_own_occurrences() {
     for fault in [Fault::Before(500), Fault::After(500)] {
         for waits in [false, true] {
             let fake = FakeApiserver::manual();
-            let (program, mut client, first, shown) = four_waiting(&fake).await;
+            let (program, mut client, first, shown) = four_waiting(&fake, "").await;
             let path = format!("{EVENTS}/{}", first.metadata.name);
             let headers = [("Content-Type", "application/json")];
             assert_eq!(client.send("PUT", &path, &headers, shown.to_string().as_bytes()).await.status, 200);
@@ -648,7 +648,7 @@ async fn a_change_without_an_answer_includes_what_its_client_was_shown() {
     for fault in [Fault::ResetAfter, Fault::After(500), Fault::Before(500)] {
         for is_put in [true, false] {
             let fake = FakeApiserver::manual();
-            let (program, mut client, first, shown) = four_waiting(&fake).await;
+            let (program, mut client, first, shown) = four_waiting(&fake, "").await;
             let mut next = fault;
             fake.plan(
                 move |seen| {
@@ -721,7 +721,7 @@ async fn a_patch_of_an_event_that_is_not_stored_writes_its_occurrences_once() {
 async fn a_put_keeps_the_waiting_occurrences_that_its_count_does_not_include() {
     let fake = FakeApiserver::manual();
     for (count, expected) in [(1, 5), (2, 5), (4, 5), (5, 5), (7, 7)] {
-        let (program, mut client, first, mut shown) = four_waiting(&fake).await;
+        let (program, mut client, first, mut shown) = four_waiting(&fake, "").await;
         let path = format!("{EVENTS}/{}", first.metadata.name);
         shown["count"] = json!(count);
         let headers = [("Content-Type", "application/json")];
@@ -730,6 +730,59 @@ async fn a_put_keeps_the_waiting_occurrences_that_its_count_does_not_include() {
         assert_eq!(fake.shown(), expected, "{count}");
         assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
         assert_eq!(program.stop().await.ledger.total_written(), 5, "{count}");
+    }
+}
+
+/// Faults: what another writer had counted, unknown here, was taken for waiting occurrences that the PUT includes. GET
+/// showed the count without it.
+#[tokio::test]
+async fn a_put_includes_what_its_count_is_above_the_one_that_the_upstream_has() {
+    for (count, is_whole, expected) in
+        [(5, true, 8), (4, true, 8), (4, false, 8), (6, false, 8), (9, true, 9), (2, true, 2)]
+    {
+        let fake = FakeApiserver::manual();
+        let (program, mut client, first, _) = four_waiting(&fake, HISTORY_OFF).await;
+        let (name, case) = (&first.metadata.name, format!("{count} {is_whole}"));
+        fake.change(&fake.events()[0], |event| event.count += 3);
+        let shown = client.get(&format!("{EVENTS}/{name}")).await.json();
+        assert_eq!((&shown["count"], fake.shown()), (&json!(8), 4), "{case}");
+        let mut stored = fake.events().remove(0);
+        stored.count = count;
+        if !is_whole {
+            // As its client has built it.
+            stored.metadata.rare = None;
+        }
+        assert_eq!(put(&mut client, name, &stored).await, 200);
+        program.settle().await;
+        assert_eq!(fake.shown(), expected, "{case}");
+        client.post(&first).await;
+        program.clock.advance(Duration::from_secs(60));
+        program.settle().await;
+        assert_eq!(fake.shown(), expected + 1, "{case}");
+        assert_eq!(program.stop().await.ledger.total_written(), 6, "{case}");
+    }
+}
+
+/// Fault: they counted twice. The PUT had removed the tag that had shown them.
+#[tokio::test]
+async fn a_put_without_tags_counts_a_write_without_an_answer_once() {
+    for fault in [Fault::After(500), Fault::Before(500)] {
+        let fake = FakeApiserver::manual();
+        let (program, mut client, first, _) = four_waiting(&fake, HISTORY_OFF).await;
+        fake.plan(move |seen| if seen.method == Method::PATCH { fault } else { Fault::None });
+        program.clock.advance(Duration::from_secs(60));
+        program.until("it waits", || program.balance().waiting[Why::Retry as usize] == 4).await;
+        fake.plan(|_| Fault::None);
+        fake.change(&fake.events()[0], |event| event.count += 3);
+        let name = &first.metadata.name;
+        let shown = client.get(&format!("{EVENTS}/{name}")).await.json();
+        assert_eq!(shown["count"], json!(8), "{fault:?}");
+        let mut stored = fake.events().remove(0);
+        stored.metadata.rare = None;
+        assert_eq!(put(&mut client, name, &stored).await, 200);
+        program.settle().await;
+        assert_eq!(fake.shown(), 8, "{fault:?}");
+        assert_eq!(program.stop().await.ledger.total_written(), 5, "{fault:?}");
     }
 }
 

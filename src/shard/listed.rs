@@ -16,7 +16,13 @@ fn full_name(event: &Event) -> (&str, &str) {
 impl Shard {
     /// Pauses the record of each event, as [`pause`](Self::pause) does by the event's own name. Searches records
     /// without a key `by` this way.
-    fn pause_listed(&mut self, events: &[&Event], by: Lookup, now: Now, policy: &Policy) -> Vec<Option<Handle>> {
+    pub(super) fn pause_listed(
+        &mut self,
+        events: &[&Event],
+        by: Lookup,
+        now: Now,
+        policy: &Policy,
+    ) -> Vec<Option<Handle>> {
         let known = |event: &&Event| self.locate(event, &event.metadata.name, Lookup::Name, now, policy);
         let mut handles: Vec<Option<Handle>> = events.iter().map(known).collect();
         let unknown = events.iter().zip(0..).filter(|(_, place)| handles[*place].is_none());
@@ -30,7 +36,7 @@ impl Shard {
                 }
             }
         }
-        handles.iter().flatten().for_each(|handle| self.outbox.pause(handle.record));
+        self.pause_all(&mut handles, events, now, policy);
         handles
     }
 }

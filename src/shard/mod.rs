@@ -19,6 +19,7 @@ mod metrics;
 mod mirror;
 mod prepared;
 mod settings;
+mod shared;
 mod sizes;
 mod storms;
 mod shards;

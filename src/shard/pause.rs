@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use smol_str::SmolStr;
 
+use super::shared::Details;
 use super::storms::is_storm;
 use super::{Found, Shard, Shards};
 use crate::clock::Now;
@@ -13,8 +14,7 @@ use crate::correlator::{Candidate, Counts, Key, Observation, Policy, RecordId, S
 use crate::event::Event;
 use crate::explain::LostFolds;
 use crate::outbox::{
-    self, Before, DIGEST_REASON, Line, LostReason, Rebased, RecordView, Settlement, Ticket, TicketOutcome,
-    line_checksum,
+    self, DIGEST_REASON, Line, LostReason, Rebased, RecordView, Settlement, Ticket, TicketOutcome, line_checksum,
 };
 
 /// How a name refers to a record.
@@ -42,10 +42,8 @@ pub struct Handle {
     pub name: SmolStr,
     /// Whether the upstream is known to hold it.
     pub stored: bool,
-    /// The count that it is known to show there, if it is not in the outbox.
-    shown: Option<i64>,
-    /// Its event as it was read before the client's request, if it was.
-    before: Option<Before>,
+    /// What is known of its event.
+    pub(super) details: Details,
 }
 
 /// Interval between two checks whether a record's request is still in flight.
@@ -61,9 +59,9 @@ impl Shard {
             let record = named.find(|record| self.is_meant(*record, event, by, now, policy))?;
             self.handle_of(record, event, name)
         };
-        let handle = handle.or_else(|| if by == Lookup::Alias { None } else { unknown() })?;
-        self.outbox.pause(handle.record);
-        Some(handle)
+        let mut handle = handle.or_else(|| if by == Lookup::Alias { None } else { unknown() });
+        self.pause_all(std::slice::from_mut(&mut handle), &[event], now, policy);
+        handle
     }
 
     /// Whether `found`, the upstream's event of a record's name, is of the record. Another writer may have changed it,
@@ -100,7 +98,7 @@ impl Shard {
         let seen = self.outbox.view(record)?;
         let (source, object) = (self.secret.source(event), self.secret.subject(event));
         let stored = seen.shown.is_some();
-        Some(Handle { source, key: None, record, object, name: name.into(), stored, shown: None, before: None })
+        Some(Handle { source, key: None, record, object, name: name.into(), stored, details: Details::default() })
     }
 
     pub(super) fn locate(&self, event: &Event, name: &str, by: Lookup, now: Now, policy: &Policy) -> Option<Handle> {
@@ -111,14 +109,14 @@ impl Shard {
             && let Some(record) = self.outbox.digest(event, name)
         {
             let name = name.into();
-            return Some(Handle { source, key: None, record, object, name, stored: true, shown: None, before: None });
+            return Some(Handle { source, key: None, record, object, name, stored: true, details: Details::default() });
         }
         let (key, observation, seen) = self.resolve(event, name, by, now, policy)?;
         let (record, key) = (observation.record, Some(key));
         let (name, stored) = seen
             .map_or((&observation.name, observation.stored), |seen| (&seen.event.metadata.name, seen.shown.is_some()));
-        let shown = seen.is_none().then_some(observation.count.into());
-        Some(Handle { source, key, record, object, name: name.clone(), stored, shown, before: None })
+        let details = Details { shown: seen.is_none().then_some(observation.count.into()), ..Details::default() };
+        Some(Handle { source, key, record, object, name: name.clone(), stored, details })
     }
 
     /// Returns the record that `name` refers to: the one of that name, otherwise the first that counts the event.
@@ -158,7 +156,7 @@ impl Shard {
 
     /// Resumes the record unchanged.
     pub fn release(&mut self, handle: &Handle, now: Now) {
-        self.outbox.resume(handle.record, now);
+        handle.records().for_each(|record| self.outbox.resume(record, now));
         // It may have folded.
         self.forget_folded(now);
     }
@@ -167,7 +165,7 @@ impl Shard {
     /// Returns the tickets of clients that waited for it.
     pub fn forget_record(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
         let seen = self.outbox.view(handle.record).map(|seen| (seen.kind, seen.settled));
-        let (lost, waiting) = self.outbox.forget(handle.record, now);
+        let (lost, mut waiting) = self.outbox.forget(handle.record, now);
         self.lose(LostReason::Deleted, lost.total(), now);
         if let Some((kind, settled)) = seen {
             let (number, why) = (lost.total(), LostReason::Deleted.label());
@@ -177,18 +175,23 @@ impl Shard {
         self.note_deletion(handle, lost.total(), now);
         self.begin_deletion(handle.record);
         self.notify_correlator(handle, &Settled::Forgotten);
+        waiting.extend(handle.details.others.iter().flat_map(|other| self.forget_record(other, now)));
         waiting
     }
 
     /// Handles a client's DELETE without an answer. Owed occurrences are written if the record still exists; the next
     /// occurrence begins a new record. Returns the tickets of clients that waited for it.
     pub fn doubt(&mut self, handle: &Handle, now: Now) -> Vec<Ticket> {
-        if !self.outbox.doubt(handle.record, now) {
-            return self.forget_record(handle, now);
+        let alone = Handle { details: Details::default(), ..handle.clone() };
+        let mut waiting = Vec::new();
+        if self.outbox.doubt(handle.record, now) {
+            self.explain.ended(handle.object, handle.record);
+            self.notify_correlator(handle, &Settled::Forgotten);
+        } else {
+            waiting = self.forget_record(&alone, now);
         }
-        self.explain.ended(handle.object, handle.record);
-        self.notify_correlator(handle, &Settled::Forgotten);
-        Vec::new()
+        waiting.extend(handle.details.others.iter().flat_map(|other| self.doubt(other, now)));
+        waiting
     }
 
     /// Follows a replacement of the record by `stored`. Waiting occurrences are added to its count. If the client
@@ -198,7 +201,7 @@ impl Shard {
         let count = outbox::count(stored);
         let noticed = self.notice(handle.record, None, now);
         let Rebased { moved, written, awaited } =
-            self.outbox.rebase(handle.record, stored, line, handle.before.as_ref(), now).unwrap_or_else(|| {
+            self.outbox.rebase(handle.record, stored, line, handle.details.before.as_ref(), now).unwrap_or_else(|| {
                 self.notify_correlator(handle, &Settled::CountReset(count));
                 Rebased::default()
             });
@@ -209,7 +212,7 @@ impl Shard {
         // A PUT may bring back an older tag.
         let tag = self.outbox.tag_count(handle.record, stored).or_else(|| self.outbox.settled(handle.record));
         self.notify_correlator(handle, &Settled::stored(stored, moved, tag));
-        self.outbox.resume(handle.record, now);
+        handle.records().for_each(|record| self.outbox.resume(record, now));
         awaited
     }
 
@@ -298,9 +301,9 @@ impl PausedRecord {
         self.by == Lookup::Name
     }
 
-    /// Whether the record has occurrences that wait, or a write in doubt.
+    /// Whether a record of the event has occurrences that wait, or a write in doubt.
     pub fn is_unsettled(&self) -> bool {
-        self.shards.look(self.shard, |shard| shard.outbox.unsettled(self.handle.record).is_some())
+        self.shards.look(self.shard, |shard| shard.is_unsettled(&self.handle))
     }
 
     /// Returns what a change to `stored` states about the total of the name's client: nothing if it leaves the count of the
@@ -316,7 +319,8 @@ impl PausedRecord {
         let is_of = self.shards.shows(self.shard, (*record, name), stored).unwrap_or(*is_stored);
         if is_of {
             self.shown = Some(outbox::count(stored).into());
-            self.handle.before = self.shards.look(self.shard, |shard| shard.outbox.before(self.handle.record, stored));
+            let before = self.shards.look(self.shard, |shard| shard.outbox.before(self.handle.record, stored));
+            self.handle.details.before = before;
         }
         is_of
     }
@@ -327,14 +331,15 @@ impl PausedRecord {
     /// LIMIT: waits for at most `limit`; a create that hangs for longer may still be executed after a delete.
     pub async fn quiet(&mut self, limit: Duration) {
         let quiet = async {
-            while self.shards.look(self.shard, |shard| shard.outbox.is_in_flight(self.handle.record)) {
+            while self.shards.look(self.shard, |shard| shard.is_in_flight(&self.handle)) {
                 tokio::time::sleep(LOOK).await;
             }
         };
         let _in_time = tokio::time::timeout(limit, quiet).await;
-        let Handle { record, shown, .. } = self.handle;
-        self.handle.before = None;
-        self.shown = self.shards.look(self.shard, |shard| shard.outbox.view(record).map_or(shown, |seen| seen.shown));
+        let Handle { record, details, .. } = &mut self.handle;
+        details.before = None;
+        let view = |shard: &Shard| shard.outbox.view(*record).map_or(details.shown, |seen| seen.shown);
+        self.shown = self.shards.look(self.shard, view);
     }
 
     /// Notes that the upstream is asked to delete the record, for the case that the process does not get the answer.
@@ -365,12 +370,12 @@ impl PausedRecord {
     pub fn follow(mut self, stored: &Event, line: Line) {
         let is_by_tags = line == Line::Stated && outbox::has_any_tag(stored);
         let line = if is_by_tags { self.stated(stored, line) } else { line };
-        let mut news = None;
+        let mut news = Vec::new();
         let awaited = self.end(|shard, handle, now| {
-            news = shard.outbox.take_aside(handle.record);
+            news = shard.take_aside(handle);
             shard.follow(handle, stored, line, now)
         });
-        news.inspect(|event| self.shards.apply_watch(event));
+        news.iter().for_each(|event| self.shards.apply_watch(event));
         self.shards
             .answer(awaited.into_iter().map(|ticket| (ticket, TicketOutcome::Written(Box::new(stored.clone())))));
         self.shards.wake();
@@ -388,11 +393,11 @@ impl Drop for PausedRecord {
     fn drop(&mut self) {
         if !self.has_ended {
             let news = self.shards.with(self.shard, |shard, now| {
-                let news = shard.outbox.take_aside(self.handle.record);
+                let news = shard.take_aside(&self.handle);
                 shard.release(&self.handle, now);
                 news
             });
-            news.inspect(|event| self.shards.apply_watch(event));
+            news.iter().for_each(|event| self.shards.apply_watch(event));
             self.shards.wake();
         }
     }

@@ -7,7 +7,7 @@ use super::{Lookup, Shard, Shards};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, KeySecret, Policy, Settings, Suppression};
 use crate::event::Event;
-use crate::outbox::{DIGEST_REASON, Line, LostReason, Request, STORM_MARK};
+use crate::outbox::{Answer, DIGEST_REASON, Line, LostReason, Request, STORM_MARK, Write};
 
 fn event(name: &str) -> Event {
     let mut event = Event { count: 1, reason: "BackOff".into(), message: "m".into(), ..Event::default() };
@@ -35,6 +35,68 @@ fn a_record_whose_key_was_evicted_is_found_by_its_name() {
     assert!(written.iter().all(|event| event.metadata.name == "b"), "{written:?}");
     assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
     assert!(shard.balance().is_exact());
+}
+
+/// A shard with two records that the upstream holds as one event `a`, and its event: the key of the first was evicted. It
+/// owes one occurrence, and the other one nothing.
+fn sharing() -> (Shard, Policy, Now, Event) {
+    let policy = Policy::from(Settings { lru_cache_size: NonZeroUsize::MIN, ..Settings::default() });
+    let (mut shard, now) = (shard(), Now::at(1_000_000_000));
+    shard.identify("me");
+    shard.accept(event("a"), 1, now, &policy).unwrap();
+    let mut stored = shard.write_all(now).pop().unwrap();
+    for name in ["a", "b", "a"] {
+        let message = if name == "b" { "other" } else { "m" };
+        shard.accept(Event { message: message.into(), ..event(name) }, 1, now, &policy).unwrap();
+    }
+    while let Some(Write { record, request }) = shard.next_write(now) {
+        let answer = match request {
+            Request::Create { event, .. } if event.metadata.name == "a" => Answer::Exists,
+            Request::Create { event, .. } => Answer::Stored(event),
+            Request::Read { .. } => Answer::Stored(Box::new(stored.clone())),
+            Request::Patch { patch, claim, .. } => {
+                let claim = claim.unwrap();
+                (stored.count, stored.metadata.resource_version) = (patch.count, "6".into());
+                stored.metadata.rare.get_or_insert_default().annotations.insert(claim.tag, claim.value);
+                Answer::Stored(Box::new(stored.clone()))
+            }
+            Request::Delete { .. } => unreachable!("nothing is deleted"),
+        };
+        shard.settle(record, answer, now);
+    }
+    assert_eq!((stored.count, shard.balance().total_waiting()), (2, 1));
+    (shard, policy, now, stored)
+}
+
+/// Fault: only one of them was forgotten, and the next write of the other one created the deleted event again.
+#[test]
+fn a_delete_ends_all_records_of_the_event() {
+    for by in [Lookup::Alias, Lookup::Name] {
+        for is_listed in [false, true] {
+            let (mut shard, policy, now, stored) = sharing();
+            let handle = if is_listed {
+                shard.pause_listed(&[&stored], by, now, &policy).pop().unwrap()
+            } else {
+                shard.pause(&stored, "a", by, now, &policy)
+            };
+            let later = Now::at(3_600_000_000_000);
+            assert_eq!(shard.next_write(later), None, "it is paused");
+            shard.forget_record(&handle.unwrap(), later);
+            assert_eq!(shard.write_all(later), [], "{by:?} {is_listed}");
+            assert_eq!(shard.balance().ledger.lost(LostReason::Deleted), 1);
+            assert!(shard.balance().is_exact());
+        }
+    }
+}
+
+/// The other ones go on after a refused DELETE, and after a PUT.
+#[test]
+fn a_refused_delete_releases_all_records_of_the_event() {
+    let (mut shard, policy, now, stored) = sharing();
+    let handle = shard.pause(&stored, "a", Lookup::Alias, now, &policy).unwrap();
+    shard.release(&handle, now);
+    let write = shard.next_write(Now::at(3_600_000_000_000)).unwrap();
+    assert!(matches!(write.request, Request::Patch { .. }), "{write:?}");
 }
 
 /// Fault: its DELETE was 404, and the event was written later.

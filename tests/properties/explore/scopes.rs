@@ -77,6 +77,13 @@ fn a_record_that_was_evicted_begins_again_under_its_name() {
 }
 
 #[test]
+fn a_client_deletes_an_event_whose_key_was_evicted() {
+    let settings = Settings { lru_cache_size: size(1), ..Settings::default() };
+    let script = vec![(0, plain()), (0, plain()), (0, plain_event(1, "Other", "o")), (0, plain())];
+    explore(&Scope { settings, client_deletes: true, depth: 8, ..scope("deleted, evicted", script) });
+}
+
+#[test]
 fn a_drain_with_a_budget_for_each_reason() {
     use eventweir::correlator::{Field, SPAM_KEY};
     let spam_key = [&SPAM_KEY[..], &[Field::Reason]].concat();

@@ -88,9 +88,10 @@ async fn delete_one(
         let paused = ingest.0.shards.pause(posted.as_ref()?, name, by);
         paused.filter(|paused| unconditional || paused.is_stored())
     };
+    let mut found = None;
     let paused = match of_alias(Lookup::Alias) {
         // The record of that very name, also if the alias leads to a record that is gone.
-        None => match ingest.pause_stored(namespace, name).await {
+        None => match upstream.get(namespace, name).await {
             Err(status) if status.code == 404 => {
                 let paused = of_alias(Lookup::Unstored);
                 if paused.is_none() {
@@ -99,16 +100,16 @@ async fn delete_one(
                 }
                 paused
             }
-            paused => paused?,
+            stored => ingest.0.shards.pause(found.insert(stored?), name, Lookup::Name),
         },
         paused => paused,
     };
     let Some(mut paused) = paused else {
-        let stored_name = posted
-            .and_then(|posted| ingest.0.shards.find_named(&posted, Lookup::Alias))
-            .map_or_else(|| name.into(), |found| found.name);
+        let led = posted.and_then(|posted| ingest.0.shards.find_named(&posted, Lookup::Alias));
+        let stored_name = led.map_or_else(|| name.into(), |found| found.name);
         let deleted = upstream.delete(namespace, &stored_name, options).await;
         let deleted = deleted.map_err(|status| under(name, &stored_name, status))?;
+        found.filter(|_| stored_name == name).inspect(|event| ingest.0.shards.note_deleted(event));
         ingest.0.aliases.remove(namespace, name);
         return Ok(deleted);
     };
@@ -321,6 +322,7 @@ async fn delete_page(
         Ok(list) => {
             ingest.pause_listed(namespace, &list.items).into_iter().for_each(PausedRecord::forget);
             for event in &list.items {
+                ingest.0.shards.note_deleted(event);
                 ingest.0.aliases.remove(namespace, &event.metadata.name);
             }
         }

@@ -36,7 +36,7 @@ impl Shard {
                 }
             }
         }
-        self.pause_all(&mut handles, events, now, policy);
+        self.pause_all(&mut handles, events, by, now, policy);
         handles
     }
 }

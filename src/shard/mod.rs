@@ -38,8 +38,6 @@ pub use view::{Noisiest, Row};
 
 pub use crate::outbox::TicketOutcome;
 
-use std::collections::VecDeque;
-
 use prepared::Prepared;
 use storms::LostStorms;
 
@@ -92,9 +90,8 @@ pub struct Shard {
     /// folds are not noted.
     folds: Option<Vec<(outbox::RecordId, outbox::RecordId)>>,
     lost_storms: LostStorms,
-    /// Records that clients have deleted, until the watch shows it.
-    // LIMIT: `deleted::DELETED_MAX`.
-    deleted: VecDeque<outbox::RecordId>,
+    /// What clients have deleted, until the watch shows it.
+    deleted: deleted::Deletions,
 }
 
 labelled! {
@@ -176,7 +173,7 @@ impl Shard {
             wakes_delivery: false,
             folds: None,
             lost_storms: LostStorms::default(),
-            deleted: VecDeque::new(),
+            deleted: deleted::Deletions::default(),
         }
     }
 

@@ -60,7 +60,7 @@ impl Shard {
             self.handle_of(record, event, name)
         };
         let mut handle = handle.or_else(|| if by == Lookup::Alias { None } else { unknown() });
-        self.pause_all(std::slice::from_mut(&mut handle), &[event], now, policy);
+        self.pause_all(std::slice::from_mut(&mut handle), &[event], by, now, policy);
         handle
     }
 
@@ -173,7 +173,7 @@ impl Shard {
             self.note_lost_folded(handle.object, kind, lost);
         }
         self.note_deletion(handle, lost.total(), now);
-        self.begin_deletion(handle.record);
+        self.begin_deletion(handle.record, &handle.details.uid);
         self.notify_correlator(handle, &Settled::Forgotten);
         waiting.extend(handle.details.others.iter().flat_map(|other| self.forget_record(other, now)));
         waiting
@@ -319,8 +319,9 @@ impl PausedRecord {
         let is_of = self.shards.shows(self.shard, (*record, name), stored).unwrap_or(*is_stored);
         if is_of {
             self.shown = Some(outbox::count(stored).into());
-            let before = self.shards.look(self.shard, |shard| shard.outbox.before(self.handle.record, stored));
-            self.handle.details.before = before;
+            let details = &mut self.handle.details;
+            details.before = self.shards.look(self.shard, |shard| shard.outbox.before(self.handle.record, stored));
+            details.uid = stored.metadata.uid.clone();
         }
         is_of
     }

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use smol_str::SmolStr;
+
 use super::Shard;
 use super::pause::{Handle, Lookup};
 use crate::clock::Now;
@@ -17,6 +19,8 @@ pub(super) struct Details {
     pub(super) shown: Option<i64>,
     /// The event as it was read before the client's request, if it was.
     pub(super) before: Option<Before>,
+    /// Its uid, if it was read.
+    pub(super) uid: SmolStr,
     /// The other records of it, which are paused too.
     pub(super) others: Vec<Handle>,
 }
@@ -24,7 +28,14 @@ pub(super) struct Details {
 impl Shard {
     /// Pauses the records of these handles, and all others that the upstream holds under their names. Searches the outbox
     /// once.
-    pub(super) fn pause_all(&mut self, handles: &mut [Option<Handle>], events: &[&Event], now: Now, policy: &Policy) {
+    pub(super) fn pause_all(
+        &mut self,
+        handles: &mut [Option<Handle>],
+        events: &[&Event],
+        by: Lookup,
+        now: Now,
+        policy: &Policy,
+    ) {
         let known = handles.iter().zip(events).zip(0..);
         let names = known.filter_map(|((handle, event), place)| {
             Some(((event.metadata.namespace.as_str(), handle.as_ref()?.name.as_str()), place))
@@ -47,7 +58,11 @@ impl Shard {
                 handle.details.others.extend(other);
             }
         }
-        for handle in handles.iter().flatten() {
+        for (handle, event) in handles.iter_mut().zip(events) {
+            let Some(handle) = handle else { continue };
+            if by == Lookup::Name {
+                handle.details.uid = event.metadata.uid.clone();
+            }
             handle.records().for_each(|record| self.outbox.pause(record));
         }
     }

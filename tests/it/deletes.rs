@@ -1,6 +1,7 @@
 //! DELETE of events and collections under their clients' names.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::future::pending;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,12 +15,14 @@ use eventweir::event::json::{self, EventList};
 use eventweir::event::{Event, ObjectMeta};
 use eventweir::ledger::{Balance, Why};
 use eventweir::outbox::LostReason;
+use eventweir::status::Status;
 use http::Method;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde_json::json;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -529,6 +532,61 @@ async fn a_list_is_answered_between_the_pages_of_deletecollections() {
     left.store(4, Ordering::Relaxed);
     may_delete.add_permits(1000);
     assert_eq!(deleting.join_all().await, [200; 4]);
+    program.stop().await;
+}
+
+/// Fault: the event of a list from before the DELETE was adopted, and the next occurrence restored its count.
+#[tokio::test]
+async fn a_list_from_before_a_delete_restores_no_count() {
+    let mut stored = Event { count: 9, ..plain() };
+    (stored.metadata.uid, stored.metadata.resource_version) = ("u-9".into(), "5".into());
+    let path = format!("{EVENTS}/{}", stored.metadata.name);
+    let document: Value = serde_json::from_slice(&json_of(&stored)).unwrap();
+    let (may_list, posted) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let behind = {
+        let (may_list, posted, path) = (Arc::clone(&may_list), Arc::clone(&posted), path.clone());
+        Behind::plain(move |request| {
+            let (may_list, posted, document) = (Arc::clone(&may_list), Arc::clone(&posted), document.clone());
+            let is_named = request.uri().path() == path;
+            async move {
+                match *request.method() {
+                    Method::GET if is_named => answer(200, document.to_string()),
+                    Method::GET if request.uri().query().is_some_and(|query| query.contains("watch")) => {
+                        pending().await
+                    }
+                    Method::GET => {
+                        may_list.acquire().await.unwrap().forget();
+                        let list = json!({"kind": "EventList", "apiVersion": "v1",
+                            "metadata": {"resourceVersion": "9"}, "items": [document]});
+                        answer(200, list.to_string())
+                    }
+                    Method::DELETE => {
+                        let details = json!({"kind": "events", "uid": "u-9"});
+                        let done =
+                            json!({"kind": "Status", "apiVersion": "v1", "status": "Success", "details": details});
+                        answer(200, done.to_string())
+                    }
+                    Method::POST => {
+                        let body = request.into_body().collect().await.unwrap().to_bytes();
+                        let mut event: Value = serde_json::from_slice(&body).unwrap();
+                        posted.lock().push(event["count"].clone());
+                        event["metadata"]["resourceVersion"] = "11".into();
+                        answer(201, event.to_string())
+                    }
+                    _ => answer(404, Status::not_found("", "events", "a").to_json()),
+                }
+            }
+        })
+        .await
+    };
+    let program = start_with_server(&format!("http://{}", behind.address), "upstream: {history: watch}\n").await;
+    let client = &mut program.client().await;
+    assert_eq!(client.send("DELETE", &path, &[], b"").await.status, 200);
+    may_list.add_permits(1000);
+    program.until_news("relist", 1.0).await;
+    client.post(&plain()).await;
+    program.until("it is written", || program.balance().ledger.total_written() == 1).await;
+    assert_eq!(*posted.lock(), [1]);
     program.stop().await;
 }
 

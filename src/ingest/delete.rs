@@ -105,17 +105,13 @@ async fn delete_one(
         paused => paused,
     };
     let Some(mut paused) = paused else {
-        let led = posted.and_then(|posted| ingest.0.shards.find_named(&posted, Lookup::Alias));
-        let stored_name = led.map_or_else(|| name.into(), |found| found.name);
-        let deleted = upstream.delete(namespace, &stored_name, options).await;
-        let deleted = deleted.map_err(|status| under(name, &stored_name, status))?;
-        found.filter(|_| stored_name == name).inspect(|event| ingest.0.shards.note_deleted(event));
-        ingest.0.aliases.remove(namespace, name);
-        return Ok(deleted);
+        return Ok(delete_unknown(ingest, (namespace, name), options, posted.as_ref(), found.as_ref()).await?);
     };
+    if let Some(event) = found.as_ref().or(posted.as_ref()) {
+        paused.pause_others(event);
+    }
     paused.quiet(QUIET).await;
-    let may_be_another = unconditional && !paused.is_found_by_name();
-    if may_be_another && !ingest.has_its_name(namespace, &mut paused).await? {
+    if unconditional && !paused.is_found_by_name() && !ingest.has_its_name(namespace, &mut paused).await? {
         // Not yet created upstream, where another record has its name.
         paused.forget();
         ingest.0.aliases.remove(namespace, name);
@@ -129,8 +125,11 @@ async fn delete_one(
         Err(status) if status.code == 404 && posted.is_some() && unconditional => {
             // Not yet created upstream: a client can delete an event whose create was answered with 201. Or another
             // client has deleted it before.
-            let is_waiting = paused.is_unsettled();
-            if is_waiting { Ok(Deleted::Gone(SmolStr::default())) } else { Err(under(name, &record, status).into()) }
+            if paused.is_unsettled() {
+                Ok(Deleted::Gone(SmolStr::default()))
+            } else {
+                Err(under(name, &record, status).into())
+            }
         }
         Err(status) => {
             let mut refusal = ChangeRefusal::from(under(name, &record, status));
@@ -151,6 +150,25 @@ async fn delete_one(
         return Ok(deleted.unwrap_or_else(|_gone| Deleted::Gone(SmolStr::default())));
     }
     deleted
+}
+
+/// Deletes an event of which no record is known here: `found`, or the one to which the alias of the `posted` one led.
+async fn delete_unknown(
+    ingest: &Ingest,
+    (namespace, name): (&str, &str),
+    options: &DeleteOptions,
+    posted: Option<&Event>,
+    found: Option<&Event>,
+) -> Result<Deleted, Status> {
+    let led = posted.and_then(|posted| ingest.0.shards.find_named(posted, Lookup::Alias));
+    let stored_name = led.map_or_else(|| name.into(), |found| found.name);
+    let deleted = ingest.0.upstream.delete(namespace, &stored_name, options).await;
+    let deleted = deleted.map_err(|status| under(name, &stored_name, status))?;
+    if let Some(event) = found.filter(|_| stored_name == name) {
+        ingest.0.shards.note_deleted(event);
+    }
+    ingest.0.aliases.remove(namespace, name);
+    Ok(deleted)
 }
 
 /// Answers a dry run: about the record that the DELETE would delete.
@@ -195,12 +213,14 @@ fn is_unconditional(options: &DeleteOptions) -> bool {
 /// left. Returns whether it has existed.
 async fn delete_former(ingest: &Ingest, namespace: &str, name: &str) -> Result<bool, Status> {
     let upstream = &ingest.0.upstream;
-    let mut paused = match ingest.pause_stored(namespace, name).await {
-        Ok(paused) => paused,
+    let stored = match upstream.get(namespace, name).await {
+        Ok(stored) => stored,
         Err(status) if status.code == 404 => return Ok(false),
         Err(status) => return Err(status),
     };
+    let mut paused = ingest.0.shards.pause(&stored, name, Lookup::Name);
     if let Some(paused) = &mut paused {
+        paused.pause_others(&stored);
         paused.quiet(QUIET).await;
         paused.expect_deletion();
     }

@@ -48,9 +48,13 @@ impl Ingest {
     /// Pauses the record of a client's name after a DELETE that another one has carried out, if the event is gone: the
     /// DELETE may have been a dry run. Finds it by the alias of the name only.
     pub(super) async fn pause_deleted(&self, group: ApiGroup, namespace: &str, name: &str) -> Option<PausedRecord> {
-        self.0.aliases.get(namespace, name)?;
+        let posted = self.0.aliases.get(namespace, name)?;
         match self.0.upstream.get(namespace, name).await {
-            Err(status) if status.code == 404 => self.pause(group, namespace, name).await.ok().flatten(),
+            Err(status) if status.code == 404 => {
+                let mut paused = self.pause(group, namespace, name).await.ok().flatten();
+                paused.iter_mut().for_each(|paused| paused.pause_others(&posted));
+                paused
+            }
             Ok(_) | Err(_) => None,
         }
     }

@@ -14,8 +14,8 @@ fn full_name(event: &Event) -> (&str, &str) {
 }
 
 impl Shard {
-    /// Pauses the record of each event, as [`pause`](Self::pause) does by the event's own name. Searches records
-    /// without a key `by` this way.
+    /// Pauses the records of each event, for a deletion, as [`pause`](Self::pause) does by the event's own name. Searches
+    /// records without a key `by` this way.
     pub(super) fn pause_listed(
         &mut self,
         events: &[&Event],
@@ -36,7 +36,10 @@ impl Shard {
                 }
             }
         }
-        self.pause_all(&mut handles, events, by, now, policy);
+        for (handle, event) in handles.iter_mut().zip(events) {
+            handle.iter_mut().for_each(|handle| self.pause_itself(handle, event, by));
+        }
+        self.pause_others(&mut handles, events, now, policy);
         handles
     }
 }

@@ -59,9 +59,9 @@ impl Shard {
             let record = named.find(|record| self.is_meant(*record, event, by, now, policy))?;
             self.handle_of(record, event, name)
         };
-        let mut handle = handle.or_else(|| if by == Lookup::Alias { None } else { unknown() });
-        self.pause_all(std::slice::from_mut(&mut handle), &[event], by, now, policy);
-        handle
+        let mut handle = handle.or_else(|| if by == Lookup::Alias { None } else { unknown() })?;
+        self.pause_itself(&mut handle, event, by);
+        Some(handle)
     }
 
     /// Whether `found`, the upstream's event of a record's name, is of the record. Another writer may have changed it,
@@ -226,9 +226,9 @@ impl Shard {
 /// A paused record; dropping this resumes it.
 #[derive(Debug)]
 pub struct PausedRecord {
-    shards: Shards,
-    shard: usize,
-    handle: Handle,
+    pub(super) shards: Shards,
+    pub(super) shard: usize,
+    pub(super) handle: Handle,
     /// Whether the pause has ended, because the record was forgotten or follows the client's change.
     has_ended: bool,
     /// How it was found.
@@ -301,11 +301,6 @@ impl PausedRecord {
         self.by == Lookup::Name
     }
 
-    /// Whether a record of the event has occurrences that wait, or a write in doubt.
-    pub fn is_unsettled(&self) -> bool {
-        self.shards.look(self.shard, |shard| shard.is_unsettled(&self.handle))
-    }
-
     /// Returns what a change to `stored` states about the total of the name's client: nothing if it leaves the count of the
     /// upstream. The client's total may have more, which waits, or less, if others count too.
     pub fn stated(&self, stored: &Event, line: Line) -> Line {
@@ -341,11 +336,6 @@ impl PausedRecord {
         details.before = None;
         let view = |shard: &Shard| shard.outbox.view(*record).map_or(details.shown, |seen| seen.shown);
         self.shown = self.shards.look(self.shard, view);
-    }
-
-    /// Notes that the upstream is asked to delete the record, for the case that the process does not get the answer.
-    pub fn expect_deletion(&self) {
-        self.shards.with(self.shard, |shard, _| shard.outbox.expect_deletion(self.handle.record));
     }
 
     /// Forgets the deleted record.

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use super::{Lookup, Shard, Shards};
+use super::{Handle, Lookup, Shard, Shards};
 use crate::clock::{Clock, Now};
 use crate::correlator::{Correlation, KeySecret, Policy, Settings, Suppression};
 use crate::event::Event;
@@ -68,16 +68,23 @@ fn sharing() -> (Shard, Policy, Now, Event) {
     (shard, policy, now, stored)
 }
 
+/// Pauses both records of `stored`, as a DELETE does.
+fn pause_both(shard: &mut Shard, stored: &Event, by: Lookup, now: Now, policy: &Policy) -> [Option<Handle>; 1] {
+    let mut handles = [shard.pause(stored, "a", by, now, policy)];
+    shard.pause_others(&mut handles, &[stored], now, policy);
+    handles
+}
+
 /// Fault: only one of them was forgotten, and the next write of the other one created the deleted event again.
 #[test]
 fn a_delete_ends_all_records_of_the_event() {
     for by in [Lookup::Alias, Lookup::Name] {
         for is_listed in [false, true] {
             let (mut shard, policy, now, stored) = sharing();
-            let handle = if is_listed {
-                shard.pause_listed(&[&stored], by, now, &policy).pop().unwrap()
+            let [handle] = if is_listed {
+                [shard.pause_listed(&[&stored], by, now, &policy).pop().unwrap()]
             } else {
-                shard.pause(&stored, "a", by, now, &policy)
+                pause_both(&mut shard, &stored, by, now, &policy)
             };
             let later = Now::at(3_600_000_000_000);
             assert_eq!(shard.next_write(later), None, "it is paused");
@@ -89,12 +96,12 @@ fn a_delete_ends_all_records_of_the_event() {
     }
 }
 
-/// The other ones go on after a refused DELETE, and after a PUT.
+/// The other ones go on after a refused DELETE.
 #[test]
 fn a_refused_delete_releases_all_records_of_the_event() {
     let (mut shard, policy, now, stored) = sharing();
-    let handle = shard.pause(&stored, "a", Lookup::Alias, now, &policy).unwrap();
-    shard.release(&handle, now);
+    let [handle] = pause_both(&mut shard, &stored, Lookup::Alias, now, &policy);
+    shard.release(&handle.unwrap(), now);
     let write = shard.next_write(Now::at(3_600_000_000_000)).unwrap();
     assert!(matches!(write.request, Request::Patch { .. }), "{write:?}");
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use smol_str::SmolStr;
 
 use super::Shard;
-use super::pause::{Handle, Lookup};
+use super::pause::{Handle, Lookup, PausedRecord};
 use crate::clock::Now;
 use crate::correlator::Policy;
 use crate::event::Event;
@@ -26,13 +26,11 @@ pub(super) struct Details {
 }
 
 impl Shard {
-    /// Pauses the records of these handles, and all others that the upstream holds under their names. Searches the outbox
-    /// once.
-    pub(super) fn pause_all(
+    /// Pauses all other records that the upstream holds under the names of these paused ones. Searches the outbox once.
+    pub(super) fn pause_others(
         &mut self,
         handles: &mut [Option<Handle>],
         events: &[&Event],
-        by: Lookup,
         now: Now,
         policy: &Policy,
     ) {
@@ -54,17 +52,19 @@ impl Shard {
             }
         }
         for (place, other) in others {
-            if let Some(handle) = &mut handles[place] {
-                handle.details.others.extend(other);
+            if let (Some(handle), Some(other)) = (&mut handles[place], other) {
+                self.outbox.pause(other.record);
+                handle.details.others.push(other);
             }
         }
-        for (handle, event) in handles.iter_mut().zip(events) {
-            let Some(handle) = handle else { continue };
-            if by == Lookup::Name {
-                handle.details.uid = event.metadata.uid.clone();
-            }
-            handle.records().for_each(|record| self.outbox.pause(record));
+    }
+
+    /// Pauses the record itself, whose event is the upstream's if it was found `by` its name.
+    pub(super) fn pause_itself(&mut self, handle: &mut Handle, event: &Event, by: Lookup) {
+        if by == Lookup::Name {
+            handle.details.uid = event.metadata.uid.clone();
         }
+        self.outbox.pause(handle.record);
     }
 
     /// Whether another record of the same name counts on the same event: it is stored, or `event` is the upstream's and has
@@ -96,5 +96,30 @@ impl Handle {
     /// Returns the record, and all others of its event.
     pub(super) fn records(&self) -> impl Iterator<Item = RecordId> {
         std::iter::once(self.record).chain(self.details.others.iter().map(|other| other.record))
+    }
+}
+
+impl PausedRecord {
+    /// Pauses all other records of the event, too. The record was found by `event`.
+    ///
+    /// Cost: as many comparisons as the outbox has records.
+    pub fn pause_others(&mut self, event: &Event) {
+        let policy = self.shards.policy();
+        let mut handles = [Some(self.handle.clone())];
+        self.shards.with(self.shard, |shard, now| shard.pause_others(&mut handles, &[event], now, &policy));
+        let [handle] = handles;
+        self.handle.details.others = handle.map(|handle| handle.details.others).unwrap_or_default();
+    }
+
+    /// Whether a record of the event has occurrences that wait, or a write in doubt.
+    pub fn is_unsettled(&self) -> bool {
+        self.shards.look(self.shard, |shard| shard.is_unsettled(&self.handle))
+    }
+
+    /// Notes that the upstream is asked to delete the event, for the case that the process does not get the answer.
+    pub fn expect_deletion(&self) {
+        self.shards.with(self.shard, |shard, _| {
+            self.handle.records().for_each(|record| shard.outbox.expect_deletion(record));
+        });
     }
 }

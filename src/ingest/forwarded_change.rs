@@ -14,10 +14,11 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 
 use super::rejection::Rejection;
+use super::request_head::RequestHead;
 use super::{Ingest, QUIET, Unable, ack, apply, decode, guard, options, patch, respond};
 use crate::access::Target;
 use crate::event::ApiGroup;
-use crate::outbox::Line;
+use crate::outbox::{self, Line};
 use crate::shard::{Lookup, PausedRecord};
 use crate::status::Status;
 
@@ -42,6 +43,11 @@ pub(super) enum Effect {
 /// API server has no event of the name that the client knows, and a PUT would create one. Or the client is to repeat it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept;
+
+/// Marks a patch of an event that pass-through has sent on, and its refusal if eventweir does not count on the event:
+/// then the patch is sent on as well, and no record follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassedOn;
 
 #[derive(Debug)]
 struct Left {
@@ -156,7 +162,9 @@ impl Change {
     pub(super) fn mark(self, ingest: &Ingest, response: &mut Response) {
         let code = response.status();
         let extensions = response.extensions_mut();
-        let is_marked = extensions.get::<Undone>().is_some() || extensions.get::<Kept>().is_some();
+        let is_marked = extensions.get::<Undone>().is_some()
+            || extensions.get::<Kept>().is_some()
+            || extensions.get::<PassedOn>().is_some();
         if code.is_success() || is_marked {
             return;
         }
@@ -176,6 +184,34 @@ impl Change {
             return;
         }
         extensions.insert(Undone::new(ingest, None, self));
+    }
+}
+
+impl Ingest {
+    /// Whether the upstream's event of this name counts occurrences of this eventweir or of a replica, or some wait for
+    /// it here. The event is read with eventweir's own right, and nothing of it is shown.
+    async fn counts_on(&self, namespace: &str, name: &str) -> Result<bool, Status> {
+        let stored = self.0.upstream.get(namespace, name).await?;
+        let waits = || self.0.shards.find_named(&stored, Lookup::Name).is_some_and(|found| found.unsettled.is_some());
+        Ok(outbox::has_any_tag(&stored) || waits())
+    }
+
+    /// Returns the refusal of a patch of occurrences that is to be passed on, because its event counts those of its
+    /// client only. Without the right to read the event, it is taken for such an event.
+    pub(super) async fn passed_on(&self, head: &RequestHead) -> Option<Response> {
+        let RequestHead { namespace, name, .. } = head;
+        if !head.is_passed_on || self.0.aliases.get(namespace, name).is_some() {
+            return None;
+        }
+        match self.counts_on(namespace, name).await {
+            Ok(true) | Err(Status { code: 404, .. }) => None,
+            Ok(false) | Err(_) => {
+                let message = "Too many requests: the API server, which counts this event, cannot be asked now";
+                let mut response = respond::refusal(&Status::too_many_requests(message, 1));
+                response.extensions_mut().insert(PassedOn);
+                Some(response)
+            }
+        }
     }
 }
 

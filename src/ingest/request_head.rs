@@ -11,6 +11,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use smol_str::SmolStr;
 
+use super::forwarded_change::PassedOn;
 use super::negotiate::AnswerFormat;
 use super::options::{self, FIELD_MANAGER_MAX};
 use super::rejection::Rejection;
@@ -39,6 +40,8 @@ pub(super) struct RequestHead {
     pub(super) caller: Option<Caller>,
     /// Place among the running requests, if the caller is known.
     pub(super) turn: Option<Arc<Turn>>,
+    /// Whether pass-through has sent its event on.
+    pub(super) is_passed_on: bool,
     uri: Uri,
 }
 
@@ -67,7 +70,8 @@ impl FromRequestParts<Ingest> for RequestHead {
         let (headers, uri) = (std::mem::take(&mut parts.headers), parts.uri.clone());
         let group = if uri.path().starts_with("/apis/") { ApiGroup::Events } else { ApiGroup::Core };
         let (caller, turn) = (parts.extensions.remove::<Caller>(), parts.extensions.remove::<Arc<Turn>>());
-        Ok(Self { group, namespace, name, headers, caller, turn, uri })
+        let is_passed_on = parts.extensions.get::<PassedOn>().is_some();
+        Ok(Self { group, namespace, name, headers, caller, turn, is_passed_on, uri })
     }
 }
 

@@ -20,10 +20,10 @@ use smol_str::SmolStr;
 
 use super::body::{begun, streamed, whole};
 use super::metrics::Kind;
-use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
+use super::{Answered, Events, Passthrough, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
-use crate::ingest::{self, Kept, Unable, Undone};
+use crate::ingest::{self, Kept, PassedOn, Unable, Undone};
 use crate::server::{Answer, Read, Unread, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
@@ -66,25 +66,30 @@ impl Passthrough {
                 return refuse(&Status::bad_request(message));
             }
         };
-        let asked = Request::from_parts(parts.clone(), Body::from(body.clone()));
-        if let Some(known) = self.about_forwarded(&parts, &body).await {
-            return match known {
-                // Expired or deleted: from here on the name belongs to ingest again.
-                Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
-                    (Kind::Fallback, S::clone(ingest).run(asked).await)
-                }
-                Ok(answer) => (Kind::Fallback, answer),
-                Err(refusal) => unanswered(refusal),
-            };
-        }
-        let answer = S::clone(ingest).run(asked).await;
         let path = parts.uri.path().to_owned();
+        let events = Events::of(&path);
+        let mut asked = Request::from_parts(parts.clone(), Body::from(body.clone()));
+        if events.is_some_and(|events| self.0.forwarded.has(events)) {
+            asked.extensions_mut().insert(PassedOn);
+        }
+        let is_delete = parts.method == Method::DELETE;
+        let answer = S::clone(ingest).run(asked).await;
         let (kind, answer) = self.fall_back(answer, parts, whole(body.clone()), &body).await;
-        if let (Some(Events { group, namespace, name: None }), Kind::Fallback, StatusCode::CREATED) =
-            (Events::of(&path), kind, answer.status())
-            && !self.0.forwarded.insert(group, namespace, &body)
-        {
-            return (kind, self.note_name(group, namespace, answer, &caller).await);
+        let code = answer.status();
+        match events {
+            Some(Events { group, namespace, name: None }) => {
+                let is_new = kind == Kind::Fallback && code == StatusCode::CREATED;
+                if is_new && !self.0.forwarded.insert(group, namespace, &body) {
+                    return (kind, self.note_name(group, namespace, answer, &caller).await);
+                }
+            }
+            // An event that is posted under the name afterwards may be ingest's.
+            Some(Events { namespace, name: Some(name), .. })
+                if code == StatusCode::NOT_FOUND || (is_delete && code.is_success()) =>
+            {
+                self.0.forwarded.remove(namespace, name);
+            }
+            Some(_) | None => {}
         }
         (kind, answer)
     }
@@ -96,10 +101,7 @@ impl Passthrough {
     async fn begun(&self, parts: Parts, why: Unread, first: Bytes, rest: Body, caller: &str) -> Answered {
         let path = parts.uri.path().to_owned();
         let events = Events::of(&path);
-        let is_forwarded = events.is_some_and(|Events { namespace, name, .. }| {
-            name.is_some_and(|name| self.0.forwarded.contains(namespace, name))
-        });
-        if why != Unread::TooLarge && parts.method != Method::POST && !is_forwarded {
+        if why != Unread::TooLarge && parts.method != Method::POST {
             drop(first);
             ingest::discard(parts.version, rest).await;
             return refuse(&ingest::incomplete(why, self.0.settings.max_body_bytes));
@@ -191,22 +193,6 @@ impl Passthrough {
         is_forwarded(&parts.method, answer) && self.is_forwardable(parts)
     }
 
-    /// Forwards a write that names a forwarded event; `None` for all other writes.
-    async fn about_forwarded(&self, parts: &Parts, body: &Bytes) -> Option<Result<Response, Unanswered>> {
-        let Events { namespace, name: Some(name), .. } = Events::of(parts.uri.path())? else { return None };
-        if !self.0.forwarded.contains(namespace, name) {
-            return None;
-        }
-        let answer = self.send(parts.clone(), whole(body.clone())).await;
-        // An event that is posted under the name after a DELETE may be ingest's.
-        let is_gone =
-            |code: StatusCode| code == StatusCode::NOT_FOUND || (parts.method == Method::DELETE && code.is_success());
-        if answer.as_ref().is_ok_and(|answer| is_gone(answer.status())) {
-            self.0.forwarded.remove(namespace, name);
-        }
-        Some(answer)
-    }
-
     /// Answers a GET of one event: the apiserver, or ingest if the apiserver has none. The caller may read events of
     /// the namespace, because otherwise the apiserver would not have answered 404.
     pub(super) async fn read_event<S: Answer>(&self, ingest: &Arc<S>, request: Request<Body>) -> Answered {
@@ -241,12 +227,12 @@ fn is_forwarded(method: &Method, answer: &Response) -> bool {
         StatusCode::INTERNAL_SERVER_ERROR | StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE => {
             method == Method::POST || answer.headers().contains_key(RETRY_AFTER)
         }
-        _ => answer.extensions().get::<Unable>().is_some(),
+        _ => answer.extensions().get::<Unable>().is_some() || answer.extensions().get::<PassedOn>().is_some(),
     }
 }
 
-/// Names of forwarded events. Later writes of these names are forwarded as well: ingest does not know them and would
-/// make their clients post them again.
+/// Names of forwarded events. Their patches are forwarded as well until eventweir counts on the events: ingest does not
+/// know them and would make their clients post them again.
 #[derive(Debug)]
 pub(super) struct Names {
     hasher: RandomState,
@@ -274,6 +260,11 @@ impl Names {
     /// Whether an event of this name was forwarded.
     fn contains(&self, namespace: &str, name: &str) -> bool {
         self.names.lock().get(&self.key(namespace, name)).is_some()
+    }
+
+    /// Whether the path names an event that was forwarded.
+    fn has(&self, Events { namespace, name, .. }: Events<'_>) -> bool {
+        name.is_some_and(|name| self.contains(namespace, name))
     }
 
     fn remove(&self, namespace: &str, name: &str) {

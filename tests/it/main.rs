@@ -60,6 +60,7 @@ mod metrics_audit;
 // Pass-through.
 mod passthrough;
 mod passthrough_callers;
+mod passthrough_counted;
 mod passthrough_doubt;
 mod passthrough_impersonation;
 mod passthrough_shares;

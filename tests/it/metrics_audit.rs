@@ -352,8 +352,8 @@ GET /api/v1/pods | Host: evil.example | | passthrough_requests{refused}+1
 GET E/first | | | ingest_requests{2xx,get}+1 upstream_requests{stored,get}+1 passthrough_requests{forwarded}+1
 POST E | Content-Type: text/csv | foreign | REFUSED REJECTED{media_type} passthrough_requests{fallback}+1
     passthrough_answer_bytes+4
-PATCH E/foreign | Content-Type: application/merge-patch+json | {\"count\":2} | ingest_requests{4xx,patch}+1
-    passthrough_requests{fallback}+1
+PATCH E/foreign | Content-Type: application/merge-patch+json | {\"count\":2} | ingest_requests{429,patch}+1
+    passthrough_requests{fallback}+1 passthrough_answer_bytes+4 upstream_requests{stored,get}+1
 ";
 
 async fn without_events(request: Request<Incoming>) -> Response {

@@ -45,6 +45,14 @@ async fn count(program: &Program, kind: &str) -> f64 {
     program.metrics().await[&format!("eventweir_passthrough_requests_total{{kind=\"{kind}\"}}")]
 }
 
+/// Keeps a pending write pending, and forbids all else.
+async fn only_pending(request: &Request<Incoming>) -> http::Response<Body> {
+    if request.method() == Method::POST {
+        return std::future::pending().await;
+    }
+    answer(403, r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#)
+}
+
 fn is_ours(request: &Request<Incoming>) -> bool {
     request.headers().get("Authorization").is_some_and(|value| value == OURS)
 }
@@ -249,8 +257,7 @@ async fn an_event_that_ingest_cannot_take_is_forwarded() {
                 return answer(404, "{}");
             }
             if is_ours(&request) {
-                // Pending writes stay pending.
-                return std::future::pending().await;
+                return only_pending(&request).await;
             }
             let body = request.into_body().collect().await.unwrap().to_bytes();
             if up.load(Ordering::Relaxed) { answer(201, format!("stored {}", body.len())) } else { answer(503, "down") }
@@ -353,9 +360,8 @@ async fn an_event_for_which_ingest_has_no_room_is_forwarded() {
 #[tokio::test]
 async fn the_name_of_a_forwarded_event_is_free_after_its_deletion() {
     let behind = Behind::plain(|request| async move {
-        // Pending writes stay pending.
         if is_ours(&request) {
-            std::future::pending().await
+            only_pending(&request).await
         } else {
             answer(if request.method() == Method::POST { 201 } else { 200 }, "{}")
         }

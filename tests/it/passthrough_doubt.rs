@@ -298,11 +298,13 @@ async fn a_record_follows_every_change_that_is_passed_on() {
 /// Fault: a patch of it was 404, because ingest did not know the generated name.
 #[tokio::test]
 async fn a_forwarded_event_is_known_by_the_name_that_the_api_server_has_generated() {
-    const STORED: &str = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"web.x1","namespace":"shop"}}"#;
+    const STORED: &str =
+        r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"web.x1","namespace":"shop","resourceVersion":"7"}}"#;
     let behind = Behind::plain(|request| async move {
         match (is_ours(&request), request.method()) {
             // Pending writes stay pending.
-            (true, _) => std::future::pending().await,
+            (true, &Method::POST) => std::future::pending().await,
+            (true, _) => answer(200, STORED),
             (false, &Method::POST) => answer(201, STORED),
             (false, _) => answer(200, "patched"),
         }

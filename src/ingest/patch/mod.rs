@@ -54,6 +54,11 @@ pub(super) async fn patch(State(ingest): State<Ingest>, head: RequestHead, body:
     } else {
         Meaning::Plain
     };
+    if meaning != Meaning::Plain
+        && let Some(refusal) = ingest.passed_on(&head).await
+    {
+        return Ok(refusal);
+    }
     match meaning {
         Meaning::Growth(grown) => Ok(growth::grow(&ingest, &head, format, &grown).await),
         Meaning::Whole(document) => {

@@ -61,6 +61,13 @@ impl Undone {
         Self(Arc::new(Mutex::new(Some(Left { paused, ingest: ingest.clone(), change }))))
     }
 
+    /// Whether eventweir or a replica is known to count on the event. Then the client is to repeat the change.
+    pub async fn is_counted(&self) -> bool {
+        let of_change = |left: &Left| (left.ingest.clone(), left.change.namespace.clone(), left.change.name.clone());
+        let Some((ingest, namespace, name)) = self.0.lock().as_ref().map(of_change) else { return false };
+        ingest.counts_on(&namespace, &name).await == Ok(true)
+    }
+
     /// Returns the record for another try of the change.
     #[must_use]
     pub fn retried(&self) -> Retried {

@@ -74,6 +74,15 @@ impl Passthrough {
         }
         let is_delete = parts.method == Method::DELETE;
         let answer = S::clone(ingest).run(asked).await;
+        let undone =
+            answer.extensions().get::<Undone>().filter(|_| answer.headers().contains_key(RETRY_AFTER)).cloned();
+        // Its client repeats it. Only for known callers, because it costs a read and shows that there is such an event.
+        if let Some(undone) = undone
+            && self.falls_back(&parts, &answer)
+            && undone.is_counted().await
+        {
+            return (Kind::Events, answer);
+        }
         let (kind, answer) = self.fall_back(answer, parts, whole(body.clone()), &body).await;
         let code = answer.status();
         match events {

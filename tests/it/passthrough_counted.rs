@@ -6,6 +6,7 @@ use eventweir::outbox::LostReason;
 use serde_json::json;
 
 use super::support::app::{APISERVER, Program, start, start_with_kubeconfig};
+use super::support::behind::{Behind, answer};
 use super::support::events::event;
 use super::support::http::{Client, EVENTS};
 
@@ -121,6 +122,38 @@ async fn a_client_of_an_event_that_was_passed_on_may_change_between_replicas() {
     }
     assert_eq!(passed_on(&one).await, 1.0);
     for program in [one, two] {
+        program.stop().await;
+    }
+}
+
+/// Fault: a replica that could not ask about the caller passed the patch on, and it replaced the count of all clients.
+#[tokio::test]
+async fn a_change_of_an_event_that_a_replica_counts_waits_for_the_review_of_its_caller() {
+    let (known, other) = ("Bearer known", "Bearer other");
+    for (token, method, has_tag, expected) in [
+        (known, "PATCH", true, (503, Some("1"), 1)),
+        (known, "DELETE", true, (503, Some("1"), 1)),
+        (known, "PATCH", false, (200, None, 2)),
+        // It is not known that the API server accepts this token.
+        (other, "PATCH", true, (200, None, 2)),
+    ] {
+        let behind = Behind::plain(move |request| {
+            let is_review = request.uri().path().ends_with("reviews");
+            let annotations = if has_tag { json!({"tally.eventweir/it.0.0": "5@1"}) } else { json!({}) };
+            let metadata =
+                json!({"name": "a", "namespace": "shop", "resourceVersion": "7", "annotations": annotations});
+            let stored = json!({"kind": "Event", "apiVersion": "v1", "metadata": metadata}).to_string();
+            async move { if is_review { answer(500, "{}") } else { answer(200, stored) } }
+        })
+        .await;
+        let program = behind.program("", "auth: {outageTTL: 0s, tokenReview: {enabled: true, cacheTTL: 0s}}\n").await;
+        let client = &mut program.client().await;
+        assert_eq!(client.send("GET", "/api/v1/pods", &[("Authorization", known)], b"").await.status, 200);
+        let headers = [("Authorization", token), ("Content-Type", "application/merge-patch+json")];
+        let body = if method == "PATCH" { &b"{\"count\":4}"[..] } else { b"" };
+        let reply = client.send(method, &format!("{EVENTS}/a"), &headers, body).await;
+        let case = format!("{token} {method} {has_tag}: {}", reply.text());
+        assert_eq!((reply.status, reply.header("Retry-After"), behind.passed_on().len()), expected, "{case}");
         program.stop().await;
     }
 }

@@ -333,8 +333,12 @@ impl App {
             let stop = self.stop_delivery.clone();
             let following = async move { stop.run_until_cancelled(following).await.unwrap_or(()) };
             if self.history.mode() == history::Mode::List {
-                // It ends with the list.
-                self.tasks.spawn(following);
+                // It ends with the list. A panic cancels `broken`, as in `guard`.
+                let guard = self.broken.clone().drop_guard();
+                self.tasks.spawn(async move {
+                    following.await;
+                    guard.disarm();
+                });
             } else {
                 self.guard(following);
             }

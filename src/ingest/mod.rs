@@ -63,7 +63,7 @@ pub use aliases::Aliases;
 pub use decode::incomplete;
 pub use discard::discard;
 pub use explain::TopQuery;
-pub use forwarded_change::{Kept, PassedOn, Undone};
+pub use forwarded_change::{Kept, PassedOn, Retried, Undone};
 pub(crate) use guard::purpose;
 pub use metrics::Metrics;
 pub(crate) use options::{is_watch_path, sets};

@@ -20,10 +20,10 @@ use smol_str::SmolStr;
 
 use super::body::{begun, streamed, whole};
 use super::metrics::Kind;
-use super::{Answered, Events, Passthrough, refuse, unanswered};
+use super::{Answered, Events, Passthrough, Unanswered, refuse, unanswered};
 use crate::access::{Caller, lru};
 use crate::event::{ApiGroup, protobuf};
-use crate::ingest::{self, Kept, PassedOn, Unable, Undone};
+use crate::ingest::{self, Kept, PassedOn, Retried, Unable, Undone};
 use crate::server::{Answer, Read, Unread, read};
 use crate::status::Status;
 use crate::upstream::apiserver::Outgoing;
@@ -178,16 +178,10 @@ impl Passthrough {
         let kind = if is_of_rights { Kind::Forwarded } else { Kind::Fallback };
         // The record that the write has changed follows the answer.
         let left = answer.extensions().get::<Undone>().map(Undone::retried);
-        let sent = self.send(parts, body).await;
-        if let Some(left) = left {
-            let code = match &sent {
-                Ok(forwarded) => forwarded.status(),
-                Err((_, status)) if status.code == StatusCode::BAD_GATEWAY => StatusCode::BAD_GATEWAY,
-                // Nothing was sent, so the refusal of ingest remains.
-                Err(_) => answer.status(),
-            };
-            left.end(code, read).await;
-        }
+        let sent = match left {
+            Some(left) => self.follow(left, answer.status(), parts, body, read.clone()).await,
+            None => self.send(parts, body).await,
+        };
         match sent {
             Ok(forwarded) => (kind, forwarded),
             // The apiserver may have stored the event. After the answer of ingest, its client would send it again.
@@ -195,6 +189,34 @@ impl Passthrough {
             // If the apiserver does not answer either, the answer of ingest says more.
             Err((kind, _)) => (kind, answer),
         }
+    }
+
+    /// Sends a write that ingest has `refused`, and has the record that it was about follow the answer: to the end, also
+    /// if the client leaves, because the apiserver may carry out what it was sent.
+    async fn follow(
+        &self,
+        left: Retried,
+        refused: StatusCode,
+        parts: Parts,
+        body: Outgoing,
+        read: Bytes,
+    ) -> Result<Response, Unanswered> {
+        let sender = self.clone();
+        // LIMIT: `max_in_flight`, by the place that its answer has.
+        let task = async move {
+            let sent = sender.send(parts, body).await;
+            let code = match &sent {
+                Ok(forwarded) => forwarded.status(),
+                Err((_, status)) if status.code == StatusCode::BAD_GATEWAY => StatusCode::BAD_GATEWAY,
+                // Nothing was sent, so the refusal of ingest remains.
+                Err(_) => refused,
+            };
+            left.end(code, &read).await;
+            sent
+        };
+        let ended = self.0.tasks.spawn(task).await;
+        ended
+            .unwrap_or_else(|error| Err((Kind::Events, Box::new(Status::new(500, "InternalError", error.to_string())))))
     }
 
     /// Whether a write to which ingest gives this answer is forwarded.

@@ -7,10 +7,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use axum::body::{Body, Bytes};
 use eventweir::event::Event;
 use http::{HeaderValue, Method, Request};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use super::support::behind::{Behind, OURS, answer, created};
 use super::support::events::event;
@@ -186,6 +190,64 @@ async fn a_record_follows_a_put_that_the_api_server_carries_out_for_its_client()
         let ours = behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.starts_with("PATCH")).count();
         assert_eq!(ours, patches, "{code}");
     }
+}
+
+/// Fault: the record continued when the client left, and added occurrences to the count of the PUT that includes them.
+/// Over HTTP/2, because over HTTP/1.1 a client that has left looks like one that has closed its side and still reads.
+#[tokio::test]
+async fn a_record_follows_a_put_whose_client_has_left() {
+    let (stored, gates) = (Arc::<Mutex<Bytes>>::default(), Arc::new([(); 2].map(|()| Semaphore::new(0))));
+    let behind = {
+        let (stored, gates) = (Arc::clone(&stored), Arc::clone(&gates));
+        Behind::plain(move |request| {
+            let (stored, gates) = (Arc::clone(&stored), Arc::clone(&gates));
+            async move {
+                match (is_ours(&request), request.method()) {
+                    (true, &Method::PUT) => return answer(403, FORBIDDEN),
+                    (true, &Method::POST) => {
+                        let body = created(request).await.into_body().collect().await.unwrap().to_bytes();
+                        *stored.lock() = body;
+                    }
+                    (true, _) => {}
+                    (false, _) => {
+                        let body = request.into_body().collect().await.unwrap().to_bytes();
+                        gates[0].add_permits(1);
+                        gates[1].acquire().await.unwrap().forget();
+                        *stored.lock() = body;
+                    }
+                }
+                answer(200, stored.lock().clone())
+            }
+        })
+        .await
+    };
+    let program = behind.program("", "outbox: {coalesceInterval: 1m}\n").await;
+    let client = &mut program.client().await;
+    let [first, second] = [(); 2].map(|()| event("node-1", "web-0", "R", "m"));
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&first)).await.outcome(), Some("created"));
+    program.settle().await;
+    assert_eq!(client.send("POST", EVENTS, &[CALLER], &json_of(&second)).await.outcome(), Some("counted"));
+    let mut put = first.clone();
+    (put.count, put.metadata.uid, put.metadata.resource_version) = (2, "u-1".into(), "8".into());
+    let uri = format!("http://localhost{EVENTS}/{}", first.metadata.name);
+    let put = Request::put(uri)
+        .header(CALLER.0, CALLER.1)
+        .header("Content-Type", "application/json")
+        .body(Full::new(Bytes::from(json_of(&put))));
+    let stream = TokioIo::new(TcpStream::connect(program.app.address()).await.unwrap());
+    let (mut impatient, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::select! {
+        reply = impatient.send_request(put.unwrap()) => panic!("answered: {reply:?}"),
+        end = connection => panic!("disconnected: {end:?}"),
+        permit = gates[0].acquire() => permit.unwrap().forget(),
+    }
+    drop(impatient);
+    program.until_metric("eventweir_ingest_connections", |open| open <= 1.0).await;
+    gates[1].add_permits(1);
+    // The end writes what is owed.
+    program.stop().await;
+    let patches = behind.seen().iter().filter(|seen| seen.is_ours() && seen.line.starts_with("PATCH")).count();
+    assert_eq!(patches, 0);
 }
 
 /// How eventweir refuses a change in the next test.

@@ -168,7 +168,7 @@ pub struct Flags {
     /// File with TLS, users and headers of --admin-listen, in the format of Prometheus' exporter-toolkit.
     #[arg(long = "web.config.file", value_name = "FILE")]
     pub web_config_file: Option<String>,
-    /// Hosts that requests to a loopback address may name: comma-separated regular expressions
+    /// Hosts that a request may name if its listener is bound to a loopback address: comma-separated regular expressions
     /// [default: ^localhost$,^127\.0\.0\.1$,^\[::1\]$].
     #[arg(long, value_name = "REGEXPS")]
     pub accept_hosts: Option<String>,

@@ -13,6 +13,7 @@ use futures_util::future::{BoxFuture, Shared};
 use lru::LruCache;
 use parking_lot::Mutex;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, Mono};
@@ -146,45 +147,58 @@ impl<V: Clone + Send + Sync + 'static> Answers<V> {
         clock: &Clock,
         question: impl FnOnce() -> Question<V>,
     ) -> Result<V, Unanswered> {
-        let asking = {
+        let (asking, new) = {
             let mut inner = self.inner.lock();
             if let Some(answer) = inner.known(key, clock.now().mono) {
                 return Ok(answer);
             }
             match inner.asking.get(&key) {
-                Some(asked) => asked.asking.clone(),
+                Some(asked) => (asked.asking.clone(), None),
                 None if !inner.has_room((key, caller), self.questions_max) => return Err(Unanswered::Full),
                 None => {
                     inner.questions += 1;
                     let (number, is_renewal) = (inner.questions, inner.accepted.contains(&key));
-                    let asking = self.answer(InFlight { answers: Arc::clone(self), key, number }, clock, question());
+                    let (sender, answer) = oneshot::channel();
+                    let asking = answer.map(|answer| answer.unwrap_or(Err(Unanswered::Fault))).boxed().shared();
                     inner.asking.insert(key, Asked { number, caller, is_renewal, asking: asking.clone() });
-                    asking
+                    (asking, Some((InFlight { answers: Arc::clone(self), key, number }, sender)))
                 }
             }
         };
+        // Without the lock: a runtime that stops drops the task at once, and the task's end takes the lock.
+        if let Some((in_flight, sender)) = new {
+            self.answer(in_flight, clock.clone(), question(), sender);
+        }
         asking.await
     }
 
-    /// Waits for the answer and caches it, also if all requests that wait for it are dropped: otherwise requests that
-    /// give up early would never notice an outage.
-    fn answer(&self, in_flight: InFlight<V>, clock: &Clock, question: Question<V>) -> Shared<Asking<V>> {
-        let (clock, accepts) = (clock.clone(), self.accepts);
-        let asking = self.tasks.spawn(async move {
+    /// Waits for the answer, caches it and sends it, also if all requests that wait for it are dropped: otherwise
+    /// requests that give up early would never notice an outage.
+    fn answer(
+        &self,
+        in_flight: InFlight<V>,
+        clock: Clock,
+        question: Question<V>,
+        sender: oneshot::Sender<Result<V, Unanswered>>,
+    ) {
+        let accepts = self.accepts;
+        self.tasks.spawn(async move {
             let answered = question.await;
             let now = clock.now().mono;
             let mut inner = in_flight.answers.inner.lock();
             inner.away = matches!(answered, Err(Unanswered::Away)).then_some(now);
-            let (answer, ttl) = answered?;
-            let until = now.after(ttl);
-            let Inner { accepted, refused, .. } = &mut *inner;
-            let (kept, other) = if accepts(&answer) { (accepted, refused) } else { (refused, accepted) };
-            other.pop(&in_flight.key);
-            kept.put(in_flight.key, (until, answer.clone()));
+            let answer = answered.map(|(answer, ttl)| {
+                let Inner { accepted, refused, .. } = &mut *inner;
+                let (kept, other) = if accepts(&answer) { (accepted, refused) } else { (refused, accepted) };
+                other.pop(&in_flight.key);
+                kept.put(in_flight.key, (now.after(ttl), answer.clone()));
+                answer
+            });
             drop(inner);
-            Ok(answer)
+            drop(in_flight);
+            // All requests may have left.
+            let _sent = sender.send(answer);
         });
-        asking.map(|answer| answer.unwrap_or(Err(Unanswered::Fault))).boxed().shared()
     }
 }
 
@@ -209,8 +223,6 @@ impl<V: Clone> Inner<V> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::oneshot;
-
     use super::*;
 
     const TTL: Duration = Duration::from_secs(10);
@@ -244,6 +256,19 @@ mod tests {
         drop(first);
         sender.send(5).unwrap();
         assert_eq!(second.await, Ok(5));
+        assert!(answers.inner.lock().asking.is_empty());
+    }
+
+    /// Fault: such a question was dropped under the lock that its end takes.
+    #[test]
+    fn a_question_during_the_end_of_the_runtime_is_a_fault() {
+        let answers = answers(1, 1, |_| true);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _of_it = handle.enter();
+        let asked = answers.ask((1, 1), &Clock::manual(0), || at_once(1)).now_or_never();
+        assert_eq!(asked, Some(Err(Unanswered::Fault)));
         assert!(answers.inner.lock().asking.is_empty());
     }
 
